@@ -428,3 +428,13 @@ def test_a_model_whose_parts_are_called_is_the_class_that_has_them() -> None:
     assert "MP401" in " ".join(codes(PARTS.format("torch.zeros(2, 4)")))
     other = PARTS.format("torch.zeros(2, 4)").replace("model.judge(", "model.umpire(")
     assert codes(other) == []
+
+
+def test_of_several_that_are_called_none_is_the_model_of_the_file() -> None:
+    head = HEAD.replace(
+        "self.layer(x.to(self.layer.weight.dtype)).float()", "self.layer(x).exp().half()"
+    )
+    text = f"def run(net, loss, x):\n{REGION}        return loss(net(x))\n"
+    assert all(d.modes != ("code",) for d in lint(text, head=head) if d.code == "MP507")
+    named = text.replace("loss(net(x))", "net(x)")
+    assert [d.modes for d in lint(named, head=head) if d.code == "MP507"] == [("code",)]

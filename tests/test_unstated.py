@@ -90,6 +90,12 @@ BUILT_IN_HALF, BUILT_IN_EITHER = (
     BUILT.format("model.half()"),
     BUILT.format("model = model.half() if half else model"),
 )
+SAVED_ONLY = BUILT.format("torch.save(model.half().state_dict(), path)").replace(
+    "return model", "return path"
+)
+ROUNDED = BUILT.format("model = model.half().float()")
+RESTORED = BUILT.format("model.half()\n    model.proj.float()")
+"""It makes a model half for a file alone, or for its rounding, or a part of it."""
 HOLDER = """\
 import torch
 from torch import nn
@@ -160,6 +166,9 @@ RAISES = "F.binary_cross_entropy(y.sigmoid(), x)"
         ({"net.py": ("forward", GUARDED, LOADED)}, HALF, "MP301", False),
         ({"net.py": ("embed", GUARDED), "build.py": BUILT_IN_HALF}, HALF, "MP301", True),
         ({"net.py": ("embed", GUARDED), "build.py": HOLDER}, HALF, "MP301", True),
+        ({"net.py": ("embed", GUARDED), "build.py": SAVED_ONLY}, HALF, "MP301", False),
+        ({"net.py": ("embed", GUARDED), "build.py": ROUNDED}, HALF, "MP301", False),
+        ({"net.py": ("embed", GUARDED), "build.py": RESTORED}, HALF, "MP301", False),
         ({"net.py": ("embed", GUARDED, BUILT_IN_HALF.replace("net.", ""))}, HALF, "MP301", True),
         ({"net.py": ("forward", GUARDED), "build.py": BUILT_IN_EITHER}, HALF, "MP301", False),
         ({"net.py": ("forward", SCORES), "build.py": BUILT_IN_HALF}, HALF, "MP208", False),
@@ -182,6 +191,9 @@ RAISES = "F.binary_cross_entropy(y.sigmoid(), x)"
         "half weights of a model that is loaded in the file",
         "half weights of a model that is built",
         "half weights of a part of a model that is built",
+        "half weights of a model that is saved",
+        "half weights of a model that is cast back",
+        "half weights of a model of which a part is cast back",
         "half weights of a model that is built in the file",
         "half weights of a model that is built and cast by an option",
         "large values of a model that is built",

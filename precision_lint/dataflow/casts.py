@@ -78,7 +78,7 @@ def show_cast(
             inside = not said_so and of_own_parts(it)
             sign = it.sign(mode, said, node, None, inside, flag, bound, classes=classes)
             if model is not None:
-                it.halved.append((sign, model))
+                it.halved.append((sign, model, classes_of(it, model)))
 
 
 def settle(it: Interpreter) -> None:
@@ -86,7 +86,7 @@ def settle(it: Interpreter) -> None:
 
     What was cast back does not, in whole or in part, and what is only saved.
     """
-    for sign, model in it.halved:
+    for sign, model, classes in it.halved:
         dtype = next(one for one, mode in HALVES if mode == sign.mode)
         casts = [weights_of(it, model)[0]] + [
             entry.dtypes
@@ -95,7 +95,7 @@ def settle(it: Interpreter) -> None:
         ]
         used = model.root.out or model.root.kept
         if used and all(one[dtypes.CODE] == dtype for one in casts):
-            it.signs.add(replace(sign, classes=classes_of(it, model)))
+            it.signs.add(replace(sign, classes=classes))
     it.halved.clear()
 
 

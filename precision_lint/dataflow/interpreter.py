@@ -208,7 +208,8 @@ class Interpreter:
         self.kinds: set[str] = set()  # of those that were reported
         self.signs: set[Sign] = set()
         self.pending: list[tuple[Variant, list[Symbol], int]] = []
-        self.halved: list[tuple[Sign, Any]] = []  # models that were cast, and where that shows
+        self.halved: list[tuple[Sign, Any, frozenset[Named]]] = []
+        """Where a model is cast, that model, and the classes that it was made of."""
         self.stored: dict[tuple[str, int, str], dict[Any, Value]] = {}
         """Attributes of objects that methods store, by the variable that holds the value."""
         self.changes: dict[int, int] = {}  # how often an object's attributes changed, by their id

@@ -239,7 +239,10 @@ def _torch_object(
         handed(it, node, Reference(name), [*arguments, *keywords.values()])
         return it.unknown(name.rpartition(".")[2], dtypes.V_ANY, assume.CALL)
     if ".lr_scheduler" in name:
-        return Special("scheduler", node, it.module)  # its steps change no parameter
+        given = keywords.get("optimizer", arguments[0] if arguments else unknown())
+        return Special(
+            "scheduler", node, it.module, optimizer=given
+        )  # its steps change no parameter
     if ".swa_utils" in name:
         return it.unknown(name.rpartition(".")[2], dtypes.V_ANY, assume.CALL)
     return training.make_optimizer(it, name, arguments, keywords, node)

@@ -197,6 +197,8 @@ def _of_special(it: Interpreter, value: Special, name: str, node: ast.AST) -> Va
             return found
     if value.kind == "scaler" and name == "_per_optimizer_states":
         note(it, "state-read", node)
+    if value.kind == "scheduler" and name == "optimizer":
+        return value.fields["optimizer"]  # type: ignore[no-any-return]
     if value.kind == "optimizer" and name == "param_groups":
         return Special("groups", node, it.module, owner=value)
     if value.kind == "finfo":

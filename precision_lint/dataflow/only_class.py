@@ -83,7 +83,7 @@ def only_model(
         users.append(helper)
         calls, asked = calls + inner[0], asked | inner[1]
         runs |= _in_region(helper, inner[0]) or (bool(inner[0]) and _in_region(function, [call]))
-    if not calls or not (asked & OF_MODULES or runs):
+    if not calls or not (asked & OF_MODULES or (runs and _is_alone(function, name))):
         return None
     others = [one for one in models if one[0] is not function.cls]
     found = [one for one in others if has_weights(one[0])]
@@ -94,6 +94,12 @@ def only_model(
     known = asked - OF_MODULES <= _members(it, cls)
     fits = known and all(_accepts(forward, call) for call in calls)
     return cls if fits and not other else None
+
+
+def _is_alone(function: Function, name: str) -> bool:
+    """Whether no other parameter is called: a loss, a transform or a second model may be what fits."""
+    others = (one.arg for one in function.parameters if one.arg != name)
+    return not any(_used(function, one)[0] for one in others)
 
 
 def _in_region(function: Function, calls: list[ast.Call]) -> bool:

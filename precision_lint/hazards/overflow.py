@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
 from precision_lint.dataflow.graph import behind, factor, is_op, is_square, peel, same
@@ -775,21 +776,29 @@ def schedule(it: Interpreter, applied: Applied) -> None:
 @hazard("sub")
 def finished_schedule(it: Interpreter, applied: Applied) -> None:
     """One minus a finished table of products that was cast to half, whatever it is cast to then."""
-    value = peel(applied.tensor(1))
-    if number(applied.values[0]) != 1 or not isinstance(value, Tensor) or value.op == "cumprod":
-        return
-    if not any(_is_table(one) for one in behind(value, 12)):
-        return
-    modes, path = 0, [value]
-    while isinstance(path[-1], Tensor) and not _is_table(path[-1]):
-        modes |= dtypes.modes_of(path[-1].dtypes, LOW)
-        path += map(peel, path[-1].operands[:1] or (None,))
-    if modes:
+    if number(applied.values[0]) == 1:
+        _report_table(it, applied, applied.tensor(1), lambda one: one.op == "cumprod")
+
+
+@hazard("sqrt", "rsqrt")
+def cosine_schedule(it: Interpreter, applied: Applied) -> None:
+    """The root of one minus a cosine schedule in half; nobody takes it of a window."""
+    rest = peel(applied.tensor(0))
+    if isinstance(rest, Tensor) and rest.op == "sub" and number(rest.operands[0]) == 1:
+        _report_table(it, applied, rest.operands[1], _is_cosine_schedule)
+
+
+def _report_table(
+    it: Interpreter, applied: Applied, given: Any, is_table: Callable[[Tensor], bool]
+) -> None:
+    """Report a table whose digits near 1 half has lost: what is picked of it has been half since."""
+    one = value = peel(given)
+    modes = 0
+    while isinstance(one, Tensor) and one.operands and not is_table(one):
+        modes |= dtypes.modes_of(one.dtypes, LOW)
+        one = peel(one.operands[0])
+    if modes and isinstance(one, Tensor) and is_table(one):
         report(it, "half-schedule", applied, value, modes, 0, table=True, upcast=())
-
-
-def _is_table(value: Tensor) -> bool:
-    return value.op == "cumprod" or _is_cosine_schedule(value)
 
 
 def _is_cosine_schedule(value: Tensor) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeGuard
 
 from precision_lint.dataflow.around import CONSTRUCTED
 from precision_lint.dataflow.building import MADE_LIKE
-from precision_lint.dataflow.casts import with_parts
+from precision_lint.dataflow.casts import parts_of, with_parts
 from precision_lint.dataflow.frozen import is_frozen
 from precision_lint.dataflow.graph import factor, peel
 from precision_lint.dataflow.interpreter import Interpreter
@@ -94,7 +94,7 @@ def _weights_in(it: Interpreter, owner: Value) -> Iterator[tuple[dtypes.Dtypes, 
     yield whole
     if not isinstance(owner, Instance) or was_cast(it, owner) is not None:
         return
-    parts = [one for one in with_parts(owner) or () if isinstance(one.cls, str)]
+    parts = [one for one in with_parts(owner) or () if not parts_of(one, one.attributes)]
     layers = [one for one in parts if not has_no_weights(it, one, cast=True)]
     made = {weights_of(it, one)[0] for one in layers if was_cast(it, one) is None}
     if len(made) == 1 and all(was_cast(it, one) is None for one in layers):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from precision_lint.dataflow.graph import peel, same, through
+from precision_lint.dataflow.devices import upcasts_on_cpu
+from precision_lint.dataflow.graph import behind, peel, same, through
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
@@ -47,7 +48,7 @@ def upcast_in_vain(it: Interpreter, applied: Applied) -> None:
         upcast += state == "upcast"
         if state == "other" and not _follows_weights(value):
             return
-    if not upcast or not modes:
+    if not upcast or not modes or (_any_join(operands) and _parts_ways(it)):
         return
     asked = 0
     for _, value in operands:
@@ -96,6 +97,22 @@ def _upcast(value: Any) -> str:
             return "other"
         value = peel(value.operands[0])
     return "other"
+
+
+def _any_join(operands: list[tuple[int, Tensor]]) -> bool:
+    return any(one.op == "join" for _, value in operands for one in behind(value, 4))
+
+
+def _parts_ways(it: Interpreter) -> bool:
+    """Whether the function at hand opens the region, or its file asks for the CPU: what casts up there may be
+    the way on which the region is off."""
+    node = it.function.node if it.function is not None else None
+    here = any(
+        site.path == it.module.path and node.lineno <= site.row <= (node.end_lineno or 0)
+        for site in it.region.sites
+        if node is not None
+    )
+    return here or upcasts_on_cpu(it.module)
 
 
 def _perhaps_upcast(joined: Tensor) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -25,7 +26,6 @@ _NAMES = ("torch", "pytorch")
 _TORCH = re.compile(r"^\s*(?:pytorch::)?(?:py)?torch(?![\w.-])\s*(?:\[[^\]]*\])?(?P<rest>[^;#]*)")
 _CONDA = re.compile(r"^\s*-\s*[\"']?(?P<text>[^\"'#]+)")
 _OPTION = re.compile(r"^\s*-")
-_SCRIPT = re.compile(r"(?m)^# /// script$\s(?P<content>(^#(| .*)$\s)+)^# ///$")
 _EXACT = re.compile(r"\s*\(?\s*={1,3}\s*\d[\d.]*(?:\+\w+)?(?:=[\w.]+)?\s*\)?\s*")
 
 
@@ -60,10 +60,14 @@ def of_script(text: str) -> Iterator[str]:
 
     Source: https://packaging.python.org/en/latest/specifications/inline-script-metadata/
     """
-    found = _SCRIPT.search("\n".join(text.splitlines()))
-    if found is not None:
-        lines = found["content"].splitlines()
-        yield from _of(_list(_toml("\n".join(line[2:] for line in lines)), "dependencies"))
+    lines = text.splitlines()
+    start = lines.index("# /// script") + 1 if "# /// script" in lines else len(lines)
+    block = list(
+        itertools.takewhile(lambda line: line == "#" or line.startswith("# "), lines[start:])
+    )
+    if "# ///" in block:
+        end = len(block) - block[::-1].index("# ///") - 1
+        yield from _of(_list(_toml("\n".join(line[2:] for line in block[:end])), "dependencies"))
 
 
 def parse(text: str) -> Release | None:
