@@ -81,6 +81,10 @@ class Region(NamedTuple):
     """Flags that are known wherever it is on, and their truth."""
 
 
+Halved = tuple[Sign, Any, frozenset[Named]]
+"""Where a model is cast, that model, and the classes that it was made of."""
+
+
 class Asked(NamedTuple):
     """A test of a branch, without ``not``; its tree as text, the names in it, and its outcome.
 
@@ -184,8 +188,7 @@ class Interpreter:
         self.choices: dict[Any, dict[Any, Any]] = {}  # what its branches left, by test
         self.notes: dict[Any, Any] = {}  # what hazards remember of what came before
         self.quiet: dict[Any, Any] = {}  # models that were called without gradient, by region
-        self.driver = False
-        """Whether float arguments of the function at hand are data rather than activations."""
+        self.driver = False  # whether float arguments of this function are data, not activations
         self.trace: list[Any] = []
         """What was done to gradients, optimizers and scalers (``typestate``)."""
         self.missing = False
@@ -208,8 +211,7 @@ class Interpreter:
         self.kinds: set[str] = set()  # of those that were reported
         self.signs: set[Sign] = set()
         self.pending: list[tuple[Variant, list[Symbol], int]] = []
-        self.halved: list[tuple[Sign, Any, frozenset[Named]]] = []
-        """Where a model is cast, that model, and the classes that it was made of."""
+        self.halved: list[Halved] = []
         self.stored: dict[tuple[str, int, str], dict[Any, Value]] = {}
         """Attributes of objects that methods store, by the variable that holds the value."""
         self.changes: dict[int, int] = {}  # how often an object's attributes changed, by their id
