@@ -13,6 +13,7 @@ from precision_lint import changes, gathering, source
 from precision_lint.config import Settings
 from precision_lint.dataflow import program
 from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.dataflow.protocol import Step
 from precision_lint.domains import dtypes
 from precision_lint.engine import Engine
 from precision_lint.events import Place
@@ -20,6 +21,7 @@ from precision_lint.project.code import Code
 from precision_lint.runner import check
 from precision_lint.source import Source
 from precision_lint.syntax.tree import Tree, span_of
+from precision_lint.typestate import reports
 
 PLACES = '''
 @first(lambda x: x)
@@ -245,3 +247,12 @@ def test_the_collector_is_as_it_was_after_a_run(
     check([tmp_path], lambda _: settings, workers=1)
     assert (False, ()) in collected
     assert gc.isenabled() is before
+
+
+def test_what_several_functions_call_is_looked_at_once() -> None:
+    node, place = ast.Pass(), Place("a.py", 1, 0, 1, 4)
+    trace: list[Step] = [Step("zero", node, place)]
+    for _ in range(80):  # twice each: a walk over all ways would not end
+        call = Step("call", node, place, (), (trace,))
+        trace = [call, call]
+    assert not reports._speaks(trace)

@@ -143,7 +143,7 @@ def _start(it: Interpreter, trace: list[Any]) -> State:
 
 
 def _speaks(trace: list[Any]) -> bool:
-    return any(step.kind in SCALED or any(map(_speaks, step.blocks)) for step in trace)
+    return any(step.kind in SCALED for step in once(trace, set()))
 
 
 FINISHED.append(follow)
