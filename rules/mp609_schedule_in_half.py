@@ -11,9 +11,9 @@ class ScheduleInHalf(Rule):
     ## What it flags
     `torch.cumprod(1 - betas, dim=0)` and `alphas.cumprod(0)` of float16 or bfloat16 betas: made
     with a half dtype, after a cast (of `1 - betas` as well), outside of CUDA autocast. Also
-    `1 - table[t]` where the table of products, or of a cosine schedule (`cos(...) ** 2` of a
-    `linspace`), was finished in float32 and has been half since: cast to the dtype of half latents,
-    or a buffer of a module that is made half, whatever it is cast to then.
+    `1 - table[t]` where the table of products was finished in float32 and has been half since: cast
+    to the dtype of half latents, or a buffer of a module that is made half, whatever it is cast to
+    then; and the root of it, where the table is a cosine schedule (`cos(...) ** 2` of a `linspace`).
 
     It stays silent for float32 and float64 schedules, where the finished table is cast and not
     subtracted from 1, in CUDA autocast, which runs `cumprod` in float32, and for products that are

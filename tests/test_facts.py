@@ -765,3 +765,21 @@ def run(x, mask):
 def test_a_message_names_the_dtype_of_the_code(dtype: str) -> None:
     found = [d for d in lint(FILLED.format(dtype=f"torch.{dtype}")) if d.code == "MP310"]
     assert [d.message.rpartition(" ")[2] for d in found] == [dtype]
+
+
+SETTINGS = """\
+import dataclasses
+
+
+@dataclasses.dataclass
+class Settings:
+    dtype: torch.dtype = torch.float16
+
+
+def f(settings: Settings):
+    return nn.Linear(4, 4).to(settings.dtype)(torch.zeros(2, 4))
+"""
+
+
+def test_the_default_of_a_field_is_assumed() -> None:
+    assert said(SETTINGS) == ["MP401 likely"]

@@ -133,10 +133,7 @@ def cast_module(
     it.clock += 1
     library = owner.cls if isinstance(owner.cls, str) else ""
     known = not library or not library.startswith("torch.")
-    if it.function is None:
-        show_cast(it, vector, node, known, classes_of(it, owner))
-    else:
-        show_cast(it, vector, node, known, model=owner)
+    show_cast(it, vector, node, known, model=owner)
     run = dtypes.run_in(vector)
     assumptions |= assume.BRANCH if run != vector else 0
     made = Cast(run, it.clock, it.place(node), assumptions)

@@ -240,9 +240,8 @@ def _torch_object(
         return it.unknown(name.rpartition(".")[2], dtypes.V_ANY, assume.CALL)
     if ".lr_scheduler" in name:
         given = keywords.get("optimizer", arguments[0] if arguments else unknown())
-        return Special(
-            "scheduler", node, it.module, optimizer=given
-        )  # its steps change no parameter
+        # its steps change no parameter
+        return Special("scheduler", node, it.module, optimizer=given)
     if ".swa_utils" in name:
         return it.unknown(name.rpartition(".")[2], dtypes.V_ANY, assume.CALL)
     return training.make_optimizer(it, name, arguments, keywords, node)

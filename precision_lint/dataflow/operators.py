@@ -517,10 +517,8 @@ def _compared(op: ast.cmpop, left: Scalar, right: Scalar) -> Value:
             return found
     if "device" in (left.op, right.op) and isinstance(op, (ast.Eq, ast.NotEq)):
         here, there = devices.type_of(left), devices.type_of(right)
-        if ON_CPU in (here, there) and {here, there} <= {
-            ON_CPU,
-            ON_OTHER,
-        }:  # which other one is open
+        known = {ON_CPU, ON_OTHER}  # which other one is open
+        if ON_CPU in (here, there) and {here, there} <= known:
             return Scalar((here == there) is isinstance(op, ast.Eq), "bool")
     return Scalar(None, "bool", assumptions=left.assumptions | right.assumptions)
 

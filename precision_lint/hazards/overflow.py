@@ -715,9 +715,8 @@ def one_pass_variance(it: Interpreter, applied: Applied) -> None:
     for one in (squares, right):
         it.retract("square-overflow", one)
     places = (operand_place(it, squares, 0), operand_place(it, mean, 0))
-    kernel = left.op.startswith(
-        "conv"
-    )  # its weights would be of another dtype, and a region casts it back
+    # the weights of a kernel would be of another dtype, and a region casts its input back
+    kernel = left.op.startswith("conv")
     it.emit(
         "one-pass-variance",
         applied.node,

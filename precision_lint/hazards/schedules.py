@@ -10,7 +10,7 @@ from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import LOW
-from precision_lint.domains.values import Tensor, number
+from precision_lint.domains.values import Sequence, Tensor, number
 from precision_lint.hazards.overflow import report
 from precision_lint.hazards.places import operand_node, upcast_places
 
@@ -47,13 +47,26 @@ def _report_table(
     it: Interpreter, applied: Applied, given: Any, is_table: Callable[[Tensor], bool]
 ) -> None:
     """Report a table whose digits near 1 half has lost: what is picked of it has been half since."""
-    one = value = peel(given)
-    modes = 0
-    while isinstance(one, Tensor) and one.operands and not is_table(one):
-        modes |= dtypes.modes_of(one.dtypes, LOW)
-        one = peel(one.operands[0])
-    if modes and isinstance(one, Tensor) and is_table(one):
+    value, modes = peel(given), _half_since(given, is_table)
+    if modes and isinstance(value, Tensor):
         report(it, "half-schedule", applied, value, modes, 0, table=True, upcast=())
+
+
+def _half_since(given: Any, is_table: Callable[[Tensor], bool], depth: int = 12) -> int | None:
+    """The modes in which a value is half on the way from a table to it; None: it comes from none."""
+    value = peel(given)
+    if not isinstance(value, Tensor) or not depth:
+        return None
+    if is_table(value):
+        return 0
+    parts: Any = value.operands if value.op == "join" else value.operands[:1]
+    if parts and isinstance(parts[0], Sequence):  # ``cat([ones, table[:-1]])``
+        parts = parts[0].items or (parts[0].element,)
+    for one in parts:
+        found = _half_since(one, is_table, depth - 1)
+        if found is not None:
+            return found | dtypes.modes_of(value.dtypes, LOW)
+    return None
 
 
 def _is_cosine_schedule(value: Tensor) -> bool:

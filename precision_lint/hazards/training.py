@@ -96,7 +96,7 @@ def _weights_in(it: Interpreter, owner: Value) -> Iterator[tuple[dtypes.Dtypes, 
         return
     parts = [one for one in with_parts(owner) or () if not parts_of(one, one.attributes)]
     layers = [one for one in parts if not has_no_weights(it, one, cast=True)]
-    made = {weights_of(it, one)[0] for one in layers if was_cast(it, one) is None}
+    made = {weights_of(it, one)[0] for one in layers}
     if len(made) == 1 and all(was_cast(it, one) is None for one in layers):
         yield (made.pop(), *whole[1:])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from precision_lint.dataflow.devices import upcasts_on_cpu
-from precision_lint.dataflow.graph import behind, peel, same, through
+from precision_lint.dataflow.graph import peel, same, through
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
@@ -28,7 +28,7 @@ def upcast_in_vain(it: Interpreter, applied: Applied) -> None:
         if region & LOW and not region & dtypes.MAYBE:
             modes |= 1 << mode
     operands: list[tuple[int, Tensor]] = []
-    upcast = 0
+    upcast = perhaps = 0
     for index in applied.seen:
         value = applied.tensor(index)
         if value is None or all(one == dtypes.FLOAT64 for one in value.dtypes):
@@ -45,10 +45,11 @@ def upcast_in_vain(it: Interpreter, applied: Applied) -> None:
         state = _upcast(value)
         if state == "lowered":
             return
-        upcast += state == "upcast"
+        upcast += state in ("upcast", "perhaps")
+        perhaps += state == "perhaps"
         if state == "other" and not _follows_weights(value):
             return
-    if not upcast or not modes or (_any_join(operands) and _parts_ways(it)):
+    if not upcast or not modes or (perhaps and _parts_ways(it)):
         return
     asked = 0
     for _, value in operands:
@@ -78,7 +79,8 @@ THROUGH: Final = frozenset({
 
 
 def _upcast(value: Any) -> str:
-    """Whether a value was brought up to float32 on purpose: ``upcast``, ``lowered`` again, ``other``."""
+    """Whether a value was brought up to float32 on purpose: ``upcast``, ``perhaps`` where ways join,
+    ``lowered`` again, ``other``."""
     value = peel(value)
     for _ in range(8):
         if not isinstance(value, Tensor):
@@ -90,17 +92,13 @@ def _upcast(value: Any) -> str:
                 return "upcast"
             return "lowered"
         if value.op == "join":
-            return "upcast" if _perhaps_upcast(value) else "other"
+            return "perhaps" if _perhaps_upcast(value) else "other"
         if value.op not in THROUGH or not value.operands:
             return "other"
         if value.op in ("bmm", "matmul", "linear"):
             return "other"
         value = peel(value.operands[0])
     return "other"
-
-
-def _any_join(operands: list[tuple[int, Tensor]]) -> bool:
-    return any(one.op == "join" for _, value in operands for one in behind(value, 4))
 
 
 def _parts_ways(it: Interpreter) -> bool:

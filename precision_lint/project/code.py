@@ -84,13 +84,10 @@ class Code:
 
     def torch_of(self, name: str) -> Releases:
         """The same for one file, which may be a script that says itself what it requires (PEP 723)."""
-        said = callable(self._torch) and SCRIPT.encode() in self.data(name)
-        text = self.text(name) if said else None
-        return (
-            self._torch(text.text)
-            if callable(self._torch) and isinstance(text, Source)
-            else self.torch
-        )
+        if not callable(self._torch) or SCRIPT.encode() not in self.data(name):
+            return self.torch
+        text = self.text(name)
+        return self._torch(text.text) if isinstance(text, Source) else self.torch
 
     @classmethod
     def of(
