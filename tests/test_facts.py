@@ -783,3 +783,24 @@ def f(settings: Settings):
 
 def test_the_default_of_a_field_is_assumed() -> None:
     assert said(SETTINGS) == ["MP401 likely"]
+
+
+PENALTY = """\
+def penalty(model, x, parameters, scaler, amp):
+    outputs = model(x) * {}
+    found = torch.autograd.grad(outputs, parameters, create_graph=True)
+    return sum((one / scaler.get_scale()).norm() for one in found)
+"""
+
+
+@pytest.mark.parametrize(
+    ("factor", "found"),
+    [
+        ("2.0", True),
+        ("scaler.get_scale()", False),
+        ("(scaler.get_scale() if amp else 1.0)", False),
+        ("min(scaler.get_scale(), 4096.0)", False),
+    ],
+)
+def test_a_factor_that_is_computed_of_the_loss_scale_multiplies(factor: str, found: bool) -> None:
+    assert ("MP101 possible" in said(PENALTY.format(factor))) is found
