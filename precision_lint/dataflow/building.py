@@ -112,11 +112,16 @@ def _as_base(it: Interpreter, cls: Class, keywords: Mapping[str, Value], node: a
 
 def _hands_on_as_given(init: Function) -> bool:
     """Whether an ``__init__`` hands keywords on as they are, and leaves the model alone: ``**kwargs`` once."""
+    if "model" in scan(init).names:
+        return False
     last = init.node.args.kwarg
-    uses = [
-        one for one in every(init.node) if isinstance(one, ast.Name) and last and one.id == last.arg
-    ]
-    return len(uses) < 2 and "model" not in scan(init).names
+    if last is None:
+        return True
+    uses: int | None = init.facts.get("uses of keywords")
+    if uses is None:
+        names = (one.id for one in every(init.node) if isinstance(one, ast.Name))
+        uses = init.facts["uses of keywords"] = sum(name == last.arg for name in names)
+    return uses < 2
 
 
 def _object(

@@ -192,6 +192,7 @@ def _uses(facts: dict[str, Any], inside: ast.AST, owner: str) -> Uses:
     if known is not None:
         return known
     known = facts["uses"] = Uses(defaultdict(list), defaultdict(set), defaultdict(set))
+    same: dict[str, str] = {}
     for node in every(inside):
         if isinstance(node, ast.Call) and (name := _named(node.func, owner)):
             known.calls[name].append(node)
@@ -200,7 +201,22 @@ def _uses(facts: dict[str, Any], inside: ast.AST, owner: str) -> Uses:
         elif isinstance(node, ast.Assign):
             for one, value in _pairs(node):
                 known.stored[_root(value)].add(one.attr)
+            target = node.targets[0]
+            if isinstance(target, ast.Name) and (name := _same_module(node.value)) != target.id:
+                same[target.id] = name
+    for name, of in same.items() if not owner else ():
+        known.calls[of] += known.calls.get(name, [])
+        known.asked[of] |= known.asked.get(name, set())
     return known
+
+
+def _same_module(node: ast.expr) -> str:
+    """The name in ``name.half().eval()``, which is the same module; empty: it is something else."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr not in OF_MODULES:
+            return ""
+        node = node.func.value
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _named(node: ast.expr, owner: str) -> str:
