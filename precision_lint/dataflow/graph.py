@@ -254,14 +254,14 @@ def factor(value: Tensor) -> tuple[Any, float] | None:
 
 
 def is_square(value: Any) -> Any:
-    """The tensor that a value is the square of, or None."""
+    """What a value is the square of, as it was passed, or None."""
     value = peel(value)
     if not isinstance(value, Tensor):
         return None
     if value.op == "square":
-        return peel(value.operands[0])
+        return value.operands[0]
     if value.op == "pow" and len(value.operands) > 1 and number(value.operands[1]) == 2:
-        return peel(value.operands[0])
+        return value.operands[0]
     if value.op == "mul" and len(value.operands) == 2 and same(*value.operands):
-        return peel(value.operands[0])
+        return value.operands[0]
     return None

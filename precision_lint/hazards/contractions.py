@@ -504,7 +504,7 @@ def _lowered_operand(it: Interpreter, applied: Applied, parts: list[Factor]) -> 
             continue
         if value.op == "add" and all(is_square(one) is not None for one in value.operands[:2]):
             return "operand"
-        base = is_square(value)
+        base = peel(is_square(value))
         if base is not None and magnitude(base) > FLOAT16_MAX**0.5:
             return "operand"
     return None

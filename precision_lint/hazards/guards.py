@@ -297,7 +297,7 @@ def _log_odds(it: Interpreter, applied: Applied, value: Tensor) -> bool:
     below = peel(under.base)
     if not isinstance(below, Tensor) or below.op != "sub" or number(below.operands[0]) != 1:
         return False
-    if not same(below.operands[1], top):
+    if not same(peel(below.operands[1]), top):
         return False
     modes = 0
     for mode in range(len(MODES)):
@@ -318,7 +318,7 @@ def _odds_of_limited(it: Interpreter, applied: Applied, value: Tensor, over: Gua
     share, below = peel(value.operands[0]), peel(value.operands[1])
     if not isinstance(share, Tensor) or not isinstance(below, Tensor) or below.op != "sub":
         return False
-    if number(below.operands[0]) != 1 or not same(below.operands[1], share):
+    if number(below.operands[0]) != 1 or not same(peel(below.operands[1]), share):
         return False
     modes = 0
     for mode in range(len(MODES)):
@@ -409,7 +409,7 @@ def _is_norm(base: Any) -> bool:
 def _normed(it: Interpreter, found: Least, numerator: Any) -> bool:
     """Whether a tensor is divided by its own norm."""
     base = found.base
-    return isinstance(base, Tensor) and bool(base.operands) and same(base.operands[0], numerator)
+    return isinstance(base, Tensor) and bool(base.operands) and same(peel(base.operands[0]), peel(numerator))
 
 
 @hazard("sqrt", "rsqrt", "pow")

@@ -48,7 +48,7 @@ def square_overflow(it: Interpreter, applied: Applied) -> None:
             return
         exponent = given
     elif applied.name == "mul":
-        if len(applied.values) < 2 or not same(value, applied.values[1]):
+        if len(applied.values) < 2 or not same(*applied.values[:2]):
             _product_of_norms(it, applied)
             _box_area(it, applied)
             return
@@ -216,10 +216,12 @@ SIDES: Final = ((2, 0), (3, 1))
 
 def _is_extent(value: Tensor) -> bool:
     """Whether a tensor holds widths and heights: a difference of corners, the lesser of two extents, or
-    numbers that were brought to the size of an image."""
+    numbers that were brought to the size of an image, which their bounds tell as well."""
     value = _bare(value)
     scaled = factor(value)
     if scaled is not None and abs(scaled[1]) >= PIXELS:
+        return True
+    if PIXELS <= value.hi < INF:
         return True
     if value.op == "add":
         return any(
@@ -664,7 +666,7 @@ def _spread(scale: Tensor, name: str) -> tuple[Tensor, Tensor] | None:
         return (measured, inner) if isinstance(measured, Tensor) else None
     if inner.op == "mean":
         squares = peel(inner.operands[0])
-        base = is_square(squares)
+        base = peel(is_square(squares))
         if isinstance(base, Tensor):
             return base, squares
     return None
@@ -675,7 +677,7 @@ def _is_of(measured: Tensor, value: Tensor) -> bool:
     if same(measured, value):
         return True
     for outer, inner in ((value, measured), (measured, value)):
-        if outer.op == "sub" and outer.operands and same(outer.operands[0], inner):
+        if outer.op == "sub" and outer.operands and same(peel(outer.operands[0]), inner):
             return True
     return False
 
@@ -697,7 +699,7 @@ def one_pass_variance(it: Interpreter, applied: Applied) -> None:
         if is_op(total, "sum") and same(total.operands[0], is_square(left.operands[0])):
             _report_variance(it, applied, left, total)
             return
-    mean = is_square(right)
+    mean = peel(is_square(right))
     if not isinstance(left, Tensor) or not isinstance(mean, Tensor):
         return
     if left.op == mean.op == "div":
@@ -711,7 +713,10 @@ def one_pass_variance(it: Interpreter, applied: Applied) -> None:
     others = zip(left.operands[1:], mean.operands[1:], strict=False)
     if not same(mean.operands[0], base) or not all(_alike(x, y) for x, y in others):
         return
-    modes = dtypes.modes_of(squares.dtypes, LOW) | dtypes.modes_of(left.dtypes, LOW)
+    modes = 0
+    for one in (squares, left, mean):  # a power is float32 under autocast, its base is not
+        modes |= dtypes.modes_of(one.dtypes, LOW)
+    base = peel(base)
     for one in (squares, right):
         it.retract("square-overflow", one)
     places = (operand_place(it, squares, 0), operand_place(it, mean, 0))
