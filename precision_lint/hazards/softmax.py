@@ -10,6 +10,7 @@ from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import LOW
 from precision_lint.domains.values import DETACHED, GRADIENT, Scalar, Tensor, Value, number, text
+from precision_lint.events import Link
 from precision_lint.hazards.overflow import report
 from precision_lint.hazards.places import operand_place
 
@@ -55,10 +56,18 @@ def doubt(it: Interpreter, applied: Applied) -> None:
     made = peel(value.operands[0])
     if is_op(made, "softmax"):
         place = operand_place(it, made, 0)
-        upcast = (place,) if place is not None else ()
-        modes = dtypes.modes_of(value.dtypes, LOW) & dtypes.modes_of(made.dtypes, LOW)
-        report(
-            it, "half-softmax", applied, value, modes, 0, reduction="", upcast=upcast, doubt=True
+        it.emit(
+            "half-softmax",
+            made.node if made.home is it.module else applied.node,
+            dtypes.modes_of(value.dtypes, LOW) & dtypes.modes_of(made.dtypes, LOW),
+            value.assumptions,
+            (Link("one minus the largest probability", it.place(applied.node)),),
+            about=value,
+            operation="softmax",
+            reduction="",
+            upcast=(place,) if place is not None else (),
+            doubt=True,
+            key="doubt",  # which class is the most probable may be asked as well
         )
 
 
