@@ -48,7 +48,7 @@ def square_overflow(it: Interpreter, applied: Applied) -> None:
             return
         exponent = given
     elif applied.name == "mul":
-        if len(applied.values) < 2 or not same(*applied.values[:2]):
+        if len(applied.values) < 2 or not same(applied.values[0], applied.values[1]):
             _product_of_norms(it, applied)
             _box_area(it, applied)
             return

@@ -79,7 +79,10 @@ def _trained(
         if not is_frozen(owner):
             yield from _weights_in(it, owner)
     if isinstance(value, Tensor) and value.flags & PARAMETER:
-        if not (isinstance(value.data, Special) and any(map(is_frozen, owners_of(value.data)))):
+        holders = owners_of(value.data) if isinstance(value.data, Special) else []
+        if not any(map(is_frozen, holders)):
+            for owner in holders:  # whose layers may have been made half one by one
+                yield from _weights_in(it, owner)
             yield value.dtypes, None, value.assumptions
     elif isinstance(value, Sequence) and depth:
         for item in value.items if value.items is not None else (value.element,):
