@@ -497,7 +497,7 @@ def _added(
     counted = isinstance(term, Scalar) and term.op in ("size", "numel", "len")
     if counted:
         term = None  # so many samples or tokens
-    elif not isinstance(term, Tensor) or _depends(term, total):
+    elif not isinstance(term, Tensor) or _depends(term, total) or _moves(it, target, node):
         return
     missing = _starts_missing(it, total, target)
     if not missing and not _starts_empty(total):
@@ -544,6 +544,27 @@ def _depends(term: Tensor, total: Any) -> bool:
             seen.add(id(one))
             pending += [peel(part) for part in one.operands]
     return False
+
+
+def _moves(it: Interpreter, target: ast.expr, node: ast.AST) -> bool:
+    """Whether a loop calls something with the total, for a term or for another value of its name: a state."""
+    loop = it.nest[-1]
+    if not isinstance(target, ast.Name) or loop.function is not it.function:
+        return False
+    names = names_in(node, ast.Load)
+    made = [node] + [
+        one.value
+        for one in ast.walk(loop.node)
+        if isinstance(one, ast.Assign) and names & names_in(one.targets[0], ast.Store)
+    ]
+    return any(
+        target.id in names_in(given, ast.Load)
+        for value in made
+        for one in ast.walk(value)
+        if isinstance(one, ast.Call)
+        and one is not getattr(node, "value", None)  # torch.add(total, term)
+        for given in (*one.args, *(keyword.value for keyword in one.keywords))
+    )
 
 
 def _is_number(total: Any) -> bool:
@@ -649,8 +670,17 @@ def placed(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> No
     if all(_moves_on(one.node, target.slice) for one in it.nest if one.function is it.function):
         return
     modes = dtypes.modes_of(buffer.dtypes, LOW)
+    taken = loop is not None and _is_taken(loop.node, target.slice)
     if modes & 1:
-        _report_total(it, node, modes, 0, target.value, buffer, None)
+        _report_total(it, node, modes, assume.SIZE if taken else 0, target.value, buffer, None)
+
+
+def _is_taken(loop: ast.AST, index: ast.expr) -> bool:
+    """Whether an index, or its first part, is what each round is given, as the window that it sees: how often
+    a place comes again is not known."""
+    while isinstance(index, (ast.Subscript, ast.Tuple)):
+        index = index.value if isinstance(index, ast.Subscript) else index.elts[0]
+    return isinstance(index, ast.Name) and index.id in names_in(loop, ast.Store)
 
 
 def _moves_on(loop: ast.AST, index: ast.expr) -> bool:
@@ -722,6 +752,11 @@ def added_by_index(it: Interpreter, applied: Applied) -> None:
     modes = dtypes.modes_of(total.dtypes, LOW)
     function = applied.node.func
     target = function.value if isinstance(function, ast.Attribute) else applied.node
+    source = applied["source"] or applied["src"] or applied["values"]
+    if not is_op(source, "ones", "ones_like", "new_ones"):
+        added |= (
+            assume.SIZE
+        )  # how many share a place is not known; what is counted is meant to be many
     if modes:
         _report_total(it, applied.node, modes, _rests_on(total) | added, target, total, None)
 

@@ -409,7 +409,11 @@ def _is_norm(base: Any) -> bool:
 def _normed(it: Interpreter, found: Least, numerator: Any) -> bool:
     """Whether a tensor is divided by its own norm."""
     base = found.base
-    return isinstance(base, Tensor) and bool(base.operands) and same(peel(base.operands[0]), peel(numerator))
+    return (
+        isinstance(base, Tensor)
+        and bool(base.operands)
+        and same(peel(base.operands[0]), peel(numerator))
+    )
 
 
 @hazard("sqrt", "rsqrt", "pow")

@@ -121,7 +121,9 @@ def _perhaps_upcast(joined: Tensor) -> bool:
         for one in ways
         if isinstance(one, Tensor) and one.op == "cast" and _upcast(one) == "upcast"
     ]
-    return any(same(peel(cast.operands[0]), one) for cast in casts for one in ways if one is not cast)
+    return any(
+        same(peel(cast.operands[0]), one) for cast in casts for one in ways if one is not cast
+    )
 
 
 def _holds_integers(value: Any) -> bool:
