@@ -804,3 +804,19 @@ def penalty(model, x, parameters, scaler, amp):
 )
 def test_a_factor_that_is_computed_of_the_loss_scale_multiplies(factor: str, found: bool) -> None:
     assert ("MP101 possible" in said(PENALTY.format(factor))) is found
+
+
+def test_the_cast_of_an_unknown_object_rests_on_what_its_dtype_does() -> None:
+    text = "def f(x, dtype=torch.float16):\n    y = x.to(dtype)\n    return torch.log(y.sigmoid() + 1e-8)\n"
+    assert [one.assumptions for one in lint(text)] == [
+        ("the caller leaves an argument at its default",)
+    ]
+
+
+def test_a_choice_of_dtypes_rests_on_what_each_of_them_does() -> None:
+    text = (
+        "def f(x: Tensor, fast: bool):\n    work = x.dtype if fast else torch.float32\n"
+        "    return torch.log(x.sigmoid().to(work) + 1e-8)\n"
+    )
+    (found,) = [one for one in lint(text) if one.code == "MP301"]
+    assert "float arguments of this function have the model's dtype" in found.assumptions

@@ -31,6 +31,7 @@ from precision_lint.domains.values import (
     LEARNED,
     ON_DEVICE,
     PARAMETER,
+    Batch,
     ClassValue,
     Closure,
     DtypeValue,
@@ -495,15 +496,25 @@ def _transformed(it: Interpreter, label: str, given: list[Value]) -> Value:
     return it.unknown(label, dtypes.V_FLOAT32, assume.BATCH)
 
 
-def _generated(it: Interpreter, cls: str, node: ast.AST) -> Tensor | None:
-    """The ids that ``generate`` of a language model gives; None: it is no such, or gives more."""
+def _generated(it: Interpreter, cls: str, node: ast.AST) -> Value | None:
+    """What ``generate`` of a language model gives: ids, and scores in float32; None: it is no such."""
     given = {one.arg for one in node.keywords} if isinstance(node, ast.Call) else set()
-    speaks = cls.endswith(LANGUAGE_MODELS) or "input_ids" in given
-    if not speaks or "return_dict_in_generate" in given:
+    if not (cls.endswith(LANGUAGE_MODELS) or "input_ids" in given):
         return None
-    return Tensor(
+    ids = Tensor(
         dtypes.V_INTEGER, "processed", (), node, it.module, assumptions=assume.LIBRARY, rank=2
     )
+    if "return_dict_in_generate" not in given:
+        return ids
+    scores = Tensor(
+        dtypes.V_FLOAT32, "processed", (), node, it.module, assumptions=assume.LIBRARY, rank=2
+    )
+    found: dict[str, Value] = {name: Sequence(None, scores, "tuple") for name in SCORES}
+    return Batch({"sequences": ids, **found}, unknown())
+
+
+SCORES: Final = ("scores", "logits")
+"""What ``generate`` casts to float32 at each step, and keeps of it."""
 
 
 def call_unknown(
@@ -695,19 +706,23 @@ def cast_unknown(
     vector: Dtypes,
     node: ast.Call,
     source: Tensor | None,
+    rests: int,
 ) -> Value:
-    """A tensor or a model that is cast: both are of that dtype from here on."""
+    """A tensor or a model that is cast: both are of that dtype from here on.
+
+    rests: the assumptions behind the dtype.
+    """
     symbol = value.symbol
-    made = Unknown(Symbol(symbol.label, dtypes.run_in(vector), 0, node, it.module))
+    made = Unknown(Symbol(symbol.label, dtypes.run_in(vector), rests, node, it.module))
     made.symbol.uses = symbol.uses
     made.symbol.attributes = {("cast of", ""): value}
     if symbol.uses & Symbol.TENSOR:
         tensor = tensor_of(it, value, node)
         assert tensor is not None
-        return cast(it, tensor, vector, node, True, source)
+        return cast(it, tensor, vector, node, True, source, rests)
     inner = tensor_of(it, value, node)
     if inner is not None:
-        made.symbol.tensor = cast(it, inner, vector, node, True, source)
+        made.symbol.tensor = cast(it, inner, vector, node, True, source, rests)
     changed = begins(node)
     if it.statement_value is not None and begins(it.statement_value) is changed:
         symbol.attributes["cast as", ""] = made

@@ -568,7 +568,9 @@ def _unknown_method(
             vector = vector or dtypes.V_ANY
         if vector is None:
             return value
-        return building.cast_unknown(it, value, vector, node, _source(arguments, keywords))
+        rests = building.chosen([*arguments, *keywords.values()])
+        source = _source(arguments, keywords)
+        return building.cast_unknown(it, value, vector, node, source, rests)
     known = _known_protocol(it, value, name, arguments, node)
     if known is not None:
         return known

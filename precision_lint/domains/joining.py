@@ -145,7 +145,7 @@ def join_modes(a: Value, b: Value, a_live: int, b_live: int) -> Value:
         )
         if isinstance(joined, Tensor):
             return joined.but(dtypes=vector) if joined.dtypes != vector else joined
-        return DtypeValue(vector, a.node, a.home)
+        return DtypeValue(vector, a.node, a.home, getattr(joined, "assumptions", 0))
     return joined
 
 
@@ -297,7 +297,10 @@ def _arrays(a: Any, b: Any) -> Value:
 def _dtype_values(a: Any, b: Any) -> Value:
     if a.dtypes == b.dtypes:
         return a  # type: ignore[no-any-return]
-    made = DtypeValue(dtypes.join(a.dtypes, b.dtypes), a.node, a.home)
+    assumptions = a.assumptions | b.assumptions
+    for one in (a, b):
+        assumptions |= one.source.assumptions if one.source is not None else 0
+    made = DtypeValue(dtypes.join(a.dtypes, b.dtypes), a.node, a.home, assumptions)
     for one in (a, b):
         if one.dtypes == made.dtypes:
             made.asked = one.asked  # the other adds nothing to the choice
