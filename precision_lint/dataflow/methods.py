@@ -575,7 +575,8 @@ def _unknown_method(
     if known is not None:
         return known
     operation = operations.of_method(name)
-    tensors = operation is not None and operation.takes(len(arguments))
+    framework = class_of(symbol) in foreign.ACCELERATORS  # accelerator.gather(scores)
+    tensors = operation is not None and operation.takes(len(arguments)) and not framework
     if tensors or name in SHAPES or name.startswith("new_") or name == "fill_":
         return _as_tensor(it, value, name, arguments, keywords, node)
     if (name == "scale" and not keywords) or (

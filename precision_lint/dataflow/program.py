@@ -322,8 +322,9 @@ class Program:
         """Interpret everything in a file that no caller was seen of; all events so far."""
         module = self.load(path)
         if module is not None:
+            unreached = module.facts.get("unreached", ())
             for function in _callers_first(module):
-                if (path, function.qualname) not in self.called:
+                if (path, function.qualname) not in self.called and function.node not in unreached:
                     self._root(function)
             for cls in module.all_classes():
                 for method in inherited(self.interpreter, cls):

@@ -269,7 +269,11 @@ def _try(it: Interpreter, node: ast.Try) -> bool:
         after = it.variables
     ends = [] if ended else [after]
     handlers: list[list[Any]] = []
-    for handler in node.handlers if not _imports_what_exists(node.body) else ():
+    older_only = _imports_what_exists(node.body)
+    if older_only:
+        unreached = it.module.facts.setdefault("unreached", set())
+        unreached.update(one for handler in node.handlers for one in ast.walk(handler))
+    for handler in node.handlers if not older_only else ():
         it.variables = dict(anywhere)
         it.trace = []
         if handler.name:

@@ -13,7 +13,7 @@ from precision_lint.dataflow.graph import behind, may_be_number, peel
 from precision_lint.dataflow.guards import called
 from precision_lint.dataflow.interpreter import Asked, Interpreter, Region
 from precision_lint.dataflow.libraries import ASKED
-from precision_lint.dataflow.objects import is_module, runs_models
+from precision_lint.dataflow.objects import ancestry, is_module, runs_models
 from precision_lint.dataflow.regions import (
     DROPPED,
     EMPTIED,
@@ -46,7 +46,7 @@ from precision_lint.domains.values import (
 from precision_lint.events import Place
 from precision_lint.hazards.magnitudes import half_modes, magnitude, unbounded
 from precision_lint.hazards.places import made_at, operand_node, upcast_places
-from precision_lint.syntax.program import Module, dotted, every, scan
+from precision_lint.syntax.program import Function, Module, dotted, every, scan
 from precision_lint.torchmodel import amp
 
 LOSSES: Final = (
@@ -227,6 +227,8 @@ def _runs_a_model(it: Interpreter) -> bool:
     function = it.function
     if function is None:
         return it.module.trains()
+    if _is_step(it, function):
+        return False
     if runs_models(it):
         return True
     if function.cls is not None and is_module(it, function.cls):
@@ -239,6 +241,21 @@ def _runs_a_model(it: Interpreter) -> bool:
         isinstance(one, ast.Attribute) and one.attr in held and [dotted(one.value)] == given[:1]
         for one in called
     )
+
+
+def _is_step(it: Interpreter, function: Function) -> bool:
+    """Whether a function is a step that a trainer calls in a region of its own."""
+    if function.cls is None or function.name not in STEPS:
+        return False
+    bases = [one.rpartition(".")[2] for one in ancestry(it, function.cls) if isinstance(one, str)]
+    return any(base.endswith(TRAINERS) for base in bases)
+
+
+STEPS: Final = frozenset({
+    "training_step", "validation_step", "test_step", "predict_step", "compute_loss", "prediction_step",
+})  # fmt: skip
+TRAINERS: Final = ("LightningModule", "Trainer")
+"""Ends of the names of classes whose steps run in a region."""
 
 
 def _written_here(it: Interpreter, dtype: Value) -> bool:
@@ -276,7 +293,8 @@ def _report(
         if old is not None:
             old.facts["device"] = None  # the arguments are mended first
         it.emit(
-            "amp-arguments", node, modes, assumptions, what=what, raises=raises, repair=repair, made=made
+            "amp-arguments", node, modes, assumptions, what=what, raises=raises, repair=repair, made=made,
+            key=what,
         )  # fmt: skip
 
 
