@@ -545,6 +545,20 @@ def _is_hardly_zero(value: Any) -> bool:
     return not (isinstance(given, Scalar) and given.value is False)
 
 
+@hazard("clamp")
+def clamped_quotient(it: Interpreter, applied: Applied) -> None:
+    """A quotient that is limited on both sides: where it is inf, the limit counts."""
+    value = peel(applied.tensor(0))
+    if len(applied.values) < 3 or None in applied.values[1:3]:
+        return
+    while isinstance(value, Tensor) and value.op in ("round", "floor", "add", "sub", "cast"):
+        value = peel(value.operands[0])
+    if is_op(value, "div") and value.node is not None and value.home is not None:
+        event = it.events.get(("weak-denominator", it.place(value.node, value.home), None))
+        if event is not None and event.facts["fate"] == "overflow":
+            it.retract("weak-denominator", value)
+
+
 # limits of half
 
 
@@ -563,6 +577,17 @@ def lost_guard(it: Interpreter, applied: Applied) -> None:
         if reference.bound <= guard.epsilon or isinstance(guard.base, Tensor):
             _report_limit(it, applied, guard.base, guard.epsilon, 0.0, modes, guard.source)
     _lost_upper(it, applied)
+
+
+@hazard("log", "log2", "log10")
+def limited_above(it: Interpreter, applied: Applied) -> None:
+    """``log(p.clamp(low, 1 - eps))``: where the limit above is 1 in half, the logarithm is 0."""
+    value = peel(applied.tensor(0))
+    if is_op(value, "clamp", "clamp_max") and value.home is it.module:
+        event = it.events.get(("lost-guard", it.place(value.node), None))
+        alone = any(one is value.node for one in ast.walk(applied.node))
+        if alone and event is not None and event.facts["becomes"] == 1.0:
+            it.retract("lost-guard", value)
 
 
 def _lost_upper(it: Interpreter, applied: Applied) -> None:

@@ -46,6 +46,7 @@ from precision_lint.domains.values import (
     text,
 )
 from precision_lint.events import Place
+from precision_lint.syntax.program import Module, dotted, every
 from precision_lint.torchmodel import optimizers
 from precision_lint.typestate.traces import once
 
@@ -537,13 +538,26 @@ def _states(value: Any, depth: int = 4) -> Iterator[Special]:
 
 def _in_reach(it: Interpreter) -> Iterator[Special]:
     """Scalers that are held by the variables and the object at hand."""
+    held = list(it.variables.items())
     for value in list(it.variables.values()):
-        if isinstance(value, Special) and value.kind == "scaler":
+        held += list(value.attributes.items()) if isinstance(value, Instance) else []
+    for name, value in held:
+        if isinstance(value, Special) and value.kind == "scaler" and _is_used(it.module, name):
             yield value
-        elif isinstance(value, Instance):
-            for part in list(value.attributes.values()):
-                if isinstance(part, Special) and part.kind == "scaler":
-                    yield part
+
+
+def _is_used(module: Module, name: Any) -> bool:
+    """Whether a scaler of a name scales somewhere in a file, or is handed to what may."""
+    known: set[str] | None = module.facts.get("scalers used")
+    if known is None:
+        asked = module.methods_called().items()
+        known = {owner.rpartition(".")[2] for owner, names in asked if "scale" in names}
+        for one in every(module.tree):
+            if isinstance(one, ast.Call):
+                given = (*one.args, *(keyword.value for keyword in one.keywords))
+                known |= {(dotted(value) or "").rpartition(".")[2] for value in given}
+        module.facts["scalers used"] = known
+    return name in known
 
 
 # gradients of several ranks
