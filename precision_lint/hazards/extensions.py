@@ -236,7 +236,7 @@ def run_again(it: Interpreter, callee: Value, node: ast.AST, method: str = "") -
     callee: the owner, where it is a method.
     """
     identity = _identity(callee, method)
-    if identity is None:
+    if identity is None or _is_launch(node):
         return
     forward = _forward(it)
     on = dtypes.regions_on(it.region.dtypes)
@@ -253,6 +253,12 @@ def run_again(it: Interpreter, callee: Value, node: ast.AST, method: str = "") -
             "run-again", places[0], modes, assumptions | assume.NETWORK, methods=places[1:],
             again=it.place(node),
         )  # fmt: skip
+
+
+def _is_launch(node: ast.AST) -> bool:
+    """``kernel[grid](...)`` launches a kernel, which no region reaches; a list of models has one index."""
+    launched = getattr(node, "func", None)
+    return isinstance(launched, ast.Subscript) and isinstance(launched.slice, (ast.Tuple, ast.Lambda))
 
 
 def _identity(callee: Value, method: str) -> tuple[str, int] | None:

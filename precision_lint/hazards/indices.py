@@ -10,7 +10,7 @@ from precision_lint.dataflow.objects import is_module
 from precision_lint.dataflow.tensors import Applied
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains.dtypes import BOOLEAN, INTEGER
-from precision_lint.domains.values import Scalar, Sequence, Symbol, Tensor, Unknown
+from precision_lint.domains.values import Scalar, Sequence, Special, Symbol, Tensor, Unknown
 
 
 def picks(index: Any) -> bool:
@@ -19,9 +19,11 @@ def picks(index: Any) -> bool:
 
 
 def _parts_of(index: Any) -> list[Any]:
-    """The indices of each dimension."""
-    if isinstance(index, Sequence) and index.kind == "tuple":
-        return [one for part in index.items or (index.element,) for one in _parts_of(part)]
+    """The indices of each dimension; a list that holds a slice is one of them, as a tuple is."""
+    parts = (index.items or (index.element,)) if isinstance(index, Sequence) else ()
+    sliced = any(isinstance(one, Special) and one.kind == "slice" for one in parts)
+    if parts and (sliced or index.kind == "tuple"):
+        return [one for part in parts for one in _parts_of(part)]
     return [index]
 
 
