@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from precision_lint.dataflow.graph import behind, is_op, peel, same
+from precision_lint.dataflow.graph import alternatives, behind, is_op, peel, same
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.regions import opens
 from precision_lint.dataflow.tensors import Applied, hazard
@@ -309,7 +309,7 @@ def _chained(it: Interpreter, product: Tensor, factors: tuple[Tensor, Tensor]) -
                 other = factors[1] if one is factors[0] else factors[0]
                 return (
                     _composes(factors)
-                    and not any(is_op(part, *OF_NETWORKS) for part in behind(inner, 12))
+                    and not any(is_op(part, *OF_NETWORKS) for part in alternatives(inner))
                     and not _made_of(other, product)
                     and not any(_is_gram(part) for part in behind(other, 24))
                     and not _is_constant(it, product, 1 if one is factors[0] else 0)

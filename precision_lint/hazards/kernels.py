@@ -13,7 +13,7 @@ from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import ALL_MODES, BFLOAT16, FLOAT16, LOW, MODES, OTHER
-from precision_lint.domains.values import ON_CPU, ON_DEVICE, Tensor, number
+from precision_lint.domains.values import ON_CPU, ON_DEVICE, REGIONAL, Tensor, number
 from precision_lint.events import Place
 from precision_lint.hazards.places import operand_node
 
@@ -81,6 +81,9 @@ def _report(
         assumptions |= one.assumptions
     if applied.name in OF_LOG_PROBABILITIES and assumptions & SUPPOSED:
         modes &= ~dtypes.AMP_MODES  # what computes them is run in float32 there
+        if any(one.flags & REGIONAL for one in tensors):
+            modes = 0
+            applied.result.dtypes = dtypes.V_FLOAT32
     if not modes:
         return False
     matrix = applied.name.startswith("linalg.") or applied.name in ("logdet", "svd", "lu")
