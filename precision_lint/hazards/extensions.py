@@ -258,7 +258,9 @@ def run_again(it: Interpreter, callee: Value, node: ast.AST, method: str = "") -
 def _is_launch(node: ast.AST) -> bool:
     """``kernel[grid](...)`` launches a kernel, which no region reaches; a list of models has one index."""
     launched = getattr(node, "func", None)
-    return isinstance(launched, ast.Subscript) and isinstance(launched.slice, (ast.Tuple, ast.Lambda))
+    return isinstance(launched, ast.Subscript) and isinstance(
+        launched.slice, (ast.Tuple, ast.Lambda)
+    )
 
 
 def _identity(callee: Value, method: str) -> tuple[str, int] | None:
