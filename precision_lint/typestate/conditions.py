@@ -43,7 +43,8 @@ def decided(test: ast.expr, known: Known, receiver: Receiver | None) -> bool | N
         absorbing = isinstance(test.op, ast.Or)
         if absorbing in parts:
             return absorbing
-        return None if None in parts else not absorbing
+        if None not in parts:
+            return not absorbing
     key, truth = _key(test)
     found = dict(known).get(_of(key, receiver))
     return None if found is None else found is truth
@@ -54,7 +55,7 @@ def learned(
 ) -> Known:
     """The conditions that hold once a test has gone one way, of those that are asked more than once."""
     facts = dict(known)
-    for key, truth in _facts(test, holds):
+    for key, truth in _facts(_open_part(test, known, receiver), holds):
         if key in asked:
             facts[_of(key, receiver)] = truth
     return tuple(sorted(facts.items()))
@@ -125,6 +126,7 @@ def parts(test: ast.expr) -> Iterator[ast.expr]:
     elif isinstance(test, ast.BoolOp):
         for part in test.values:
             yield from parts(part)
+        yield test  # what it came to may be known, where it is not of which part
     else:
         yield test
 
@@ -134,6 +136,14 @@ def conditions(test: ast.expr) -> Iterator[str]:
     return (_key(part)[0] for part in parts(test))
 
 
+def _open_part(test: ast.expr, known: Known, receiver: Receiver | None) -> ast.expr:
+    """The one part that decides ``a and b``, ``a or b``, where the others are known to leave it open."""
+    if not isinstance(test, ast.BoolOp):
+        return test
+    left = [part for part in test.values if decided(part, known, receiver) is None]
+    return _open_part(left[0], known, receiver) if len(left) == 1 else test
+
+
 def _facts(test: ast.expr, holds: bool) -> Iterable[tuple[str, bool]]:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         yield from _facts(test.operand, not holds)
@@ -141,6 +151,8 @@ def _facts(test: ast.expr, holds: bool) -> Iterable[tuple[str, bool]]:
         if holds is isinstance(test.op, ast.And):
             for part in test.values:
                 yield from _facts(part, holds)
+        else:
+            yield _dumped(test, test), holds
     else:
         key, truth = _key(test)
         yield key, truth is holds
