@@ -804,17 +804,17 @@ def test_a_region_around_parts_of_a_module_says_nothing_of_its_other_methods(
 @pytest.mark.parametrize(
     ("base", "write", "expected"),
     [
-        ("nn.Module", "out.scatter_add_(0, at, x)", ["MP503"]),
-        ("nn.Module", "out[out > 0] = x.sigmoid()", ["MP503"]),
+        ("nn.Module", "out.scatter_add_(0, at, x)", []),
+        ("nn.Module", "out[out > 0] = x.sigmoid()", []),
         ("object", "out[out > 0] = x.sigmoid()", []),
         ("nn.Module", "out = torch.lerp(x, out, at)", []),
-        ("nn.Module", "out = torch.lerp(x, x.exp(), at)", ["MP503"]),
+        ("nn.Module", "out = torch.lerp(x, x.exp(), at)", []),
         ("object", "out = torch.log(x.sigmoid() + 1e-8)", ["MP301"]),
         ("torch.optim.Optimizer", "out = torch.log(x.sigmoid() + 1e-8)", []),
     ],
 )
 def test_whose_arguments_may_be_half(base: str, write: str, expected: list[str]) -> None:
-    """A model's write, but no mean of data, and any probability, but not an optimizer's."""
+    """Any probability, but not an optimizer's, and no write."""
     text = (
         f"import torch\nfrom torch import nn\n\n\nclass Lion({base}):\n    def step(self, x, at):\n"
         f"        out = torch.zeros(4, 4)\n        {write}\n        return out\n"

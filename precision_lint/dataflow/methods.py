@@ -35,6 +35,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import V_FLOAT32, Dtypes
 from precision_lint.domains.joining import unknown
 from precision_lint.domains.values import (
+    BROUGHT,
     DETACHED,
     EMPTY,
     GRADIENT,
@@ -356,7 +357,12 @@ def _cast(
         vector = building.asked_dtype(it, arguments, keywords)
         device = devices.asked([*arguments, *keywords.values()])
         if vector is None:
-            return devices.on(value, device)
+            unclear = any(
+                isinstance(one, Unknown) and not one.symbol.uses & Symbol.DEVICE
+                for one in arguments
+            )
+            moved = value.but(flags=value.flags | BROUGHT) if unclear else value
+            return devices.on(moved, device)
         explicit, source = _names_dtype(arguments, keywords), _source(arguments, keywords)
         chosen = building.chosen([*arguments, *keywords.values()])
         return devices.on(cast(it, value, vector, node, explicit, source, chosen), device)

@@ -14,6 +14,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.joining import any_of
 from precision_lint.domains.values import (
+    BROUGHT,
     BUFFER,
     DETACHED,
     GRADIENT,
@@ -229,7 +230,7 @@ def operate(
         hi,
         assumptions,
         it.region.mark
-        | (flags & (HANDED_ON | (LEARNED if operation.view else 0)))
+        | (flags & (HANDED_ON | (LEARNED | BROUGHT if operation.view else 0)))
         | (REGIONAL if applied.policy == "lower" else 0)
         | (DETACHED if it.no_grad or operation.name == "detach" else 0),
         _rank(operation, tensors, values),

@@ -52,6 +52,8 @@ OPTIONAL: Final = 1 << 14
 """There may be None instead."""
 MULTIPLIED: Final = 1 << 15
 """A loss that a scaler multiplied, on one of its ways at least."""
+BROUGHT: Final = 1 << 17
+"""Brought to a dtype, or moved to a device: nothing shows which of them."""
 SHARED: Final = DETACHED | STATED_DTYPE | STATED_BOUNDS | NONZERO | EMPTY
 """Flags that both operands must have for a result to have them."""
 

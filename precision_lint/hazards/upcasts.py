@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from typing import Any, Final
 
 from precision_lint.dataflow.devices import upcasts_on_cpu
@@ -12,7 +11,7 @@ from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import FLOAT32, LOW, WIDE
-from precision_lint.domains.values import PARAMETER, DtypeValue, Symbol, Tensor, Unknown
+from precision_lint.domains.values import BROUGHT, PARAMETER, DtypeValue, Symbol, Tensor
 from precision_lint.hazards.contractions import PRODUCTS, TURNED, operand_places
 from precision_lint.hazards.places import operand_node
 
@@ -150,28 +149,12 @@ INDEXED: Final = frozenset({"scatter", "index_fill", "index_copy", "index_put"})
 """Operations that keep the dtype of what they write into."""
 
 
-def _is_meant(it: Interpreter, inner: Tensor, node: ast.AST | None) -> bool:
-    """Whether half is asked for, or an operand is brought to what is not known."""
-    if inner.op == "cast" and inner.data == "explicit":
+def _is_meant(value: Tensor) -> bool:
+    """Whether half is asked for, or an operand is brought to what is not known: who leaves a region casts."""
+    inner = peel(value)
+    if value.flags & BROUGHT or (inner.op == "cast" and inner.data == "explicit"):
         return True
-    perhaps = inner.op == "join" and _perhaps_upcast(inner)  # where it is not, half was asked for
-    return perhaps or _is_brought_to_unknown(it, node)
-
-
-def _is_brought_to_unknown(it: Interpreter, node: ast.AST | None) -> bool:
-    """``x.to(self.policy.wide)``: who leaves a region brings its operands up, unless it is a device."""
-    while isinstance(node, (ast.Attribute, ast.Call)):  # ``x.to(wide).transpose(1, 2)``
-        if isinstance(node, ast.Call):
-            called = node.func
-            if getattr(called, "attr", "") == "to" and len(node.args) == 1 and not node.keywords:
-                break
-            node = called
-        else:
-            node = node.value
-    if not isinstance(node, ast.Call):
-        return False
-    given = it.expr(node.args[0])
-    return isinstance(given, Unknown) and not given.symbol.uses & Symbol.DEVICE
+    return inner.op == "join" and _perhaps_upcast(inner)  # where it is not, half was asked for
 
 
 @hazard(*LOWERED)
@@ -203,7 +186,7 @@ def left_half(it: Interpreter, applied: Applied) -> None:
             continue
         if not low or not isinstance(inner, Tensor):
             continue
-        if _is_meant(it, inner, node):
+        if _is_meant(value):
             continue
         modes |= low
         found = found or value
