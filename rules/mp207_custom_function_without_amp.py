@@ -28,8 +28,8 @@ class CustomFunctionWithoutAmp(Rule):
 
     It stays silent for elementwise functions, which promote, where the gradient is cast,
     brought to float32 or multiplied elementwise with a saved tensor first, where `backward`
-    multiplies in a region of its own, and where the function is only applied with autocast
-    switched off.
+    multiplies in a region of its own, where the function is only applied with autocast
+    switched off, and for a kernel that both passes launch.
 
     ## Why it breaks
     Under autocast the product in `forward` runs in half, so the gradient arrives in half; what

@@ -17,7 +17,8 @@ class EpsInDenominator(Rule):
 
     It stays silent where `b` is float32 for certain (`.float()`; a sum, norm or softmax inside a
     CUDA autocast region), is an integer or a Python number, or is bounded away from 0, for
-    `torch.finfo(x.dtype)`, for bfloat16, for a norm (MP307) and in front of a logarithm (MP301).
+    `torch.finfo(x.dtype)`, for bfloat16, for a norm (MP307) and in front of a logarithm (MP301),
+    and for an epsilon that survives where the quotient is clamped on both sides.
 
     It is only `possible` for a denominator that is an argument or an attribute itself, for what two
     arguments promote to (the union of predicted and target boxes is float32 if the targets are),

@@ -19,7 +19,8 @@ class GuardBelowHalfRange(Rule):
     vanishes too (`x[x == 0] = 1e-8`).
 
     It stays silent where `x` is float32 (upcast, float32 by autocast), bounded by itself, an
-    integer or a Python number, for a limit of 0, and where the clamp guards a logarithm, a
+    integer or a Python number, for a limit of 0, for a limit near 1 inside of a logarithm, which
+    is 0 there, and where the clamp guards a logarithm, a
     denominator, a root or an inverse sigmoid in this function, which rules of their own report.
     A value that an argument brings is `possible` only.
 

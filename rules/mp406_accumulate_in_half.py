@@ -13,8 +13,8 @@ class AccumulateInHalf(Rule):
       are half: the total starts as a Python number, or as None, and becomes a half tensor with the first term,
       or it is created in the dtype of the activations; the same with `total.add_(x)`, and where an object
       or a dict keeps the total from batch to batch (meters, logs, buffers of gradients);
-    - `buffer[place] += x` in a loop, into a buffer that is created in half by name, as
-      the votes and weights of overlapping windows;
+    - `buffer[place] += x` in a loop, into a buffer that is created in half by name;
+      `possible` for the votes and weights of windows that overlap, where each round is given its place;
     - FSDP's `MixedPrecision` and `MixedPrecisionPolicy` with half parameters and no `reduce_dtype`: the
       gradients are summed over the ranks in half;
     - `index_add_` into half counts, histograms, and sums of clusters or segments; so is
@@ -26,6 +26,7 @@ class AccumulateInHalf(Rule):
     - The terms are float32: `.item()`, `.float()`, losses under autocast.
     - The total is float32. Adding in place keeps its dtype.
     - The loop is short, such as a sum over the layers of a model.
+    - What is called in the loop is given the total: a state that moves, such as a residual stream.
     - Each round adds to a slice that begins elsewhere, as that of a tile does.
     - One operation adds up (`sum`, `cumsum`). It does so in float32 inside.
 

@@ -18,7 +18,8 @@ class SoftmaxInHalf(Rule):
     - `logsigmoid(chosen - rejected)` of scores that may be half, which is `possible`.
 
     It stays silent inside autocast for what that runs in float32, for scores that `topk` has chosen
-    already or of which `argmax` alone is asked, for `dtype=torch.float32` and upcast logits, and where
+    already or of which `argmax` alone is asked, for `dtype=torch.float32` and upcast logits, for scores
+    that `generate` of transformers keeps, which are float32, and where
     another rule says more: MP209 for a loss behind its region, MP303 for `log(softmax(x))`. Attention
     is never more than `possible`: the kernel works in float32 inside, and weights of a sum may be rounded.
 
