@@ -707,7 +707,7 @@ def cast(
         value.lo,
         value.hi,
         chosen | (value.assumptions if vector == value.dtypes else _needed(value, vector)),
-        value.flags if vector == value.dtypes else value.flags & ~REGIONAL,
+        (value.flags if vector == value.dtypes else value.flags & ~REGIONAL) & ~BROUGHT,
         value.rank,
         value.reach,
         data="explicit" if explicit else "follows",

@@ -32,6 +32,7 @@ from precision_lint.domains.dtypes import (
     Dtypes,
 )
 from precision_lint.domains.values import (
+    BROUGHT,
     DtypeValue,
     Instance,
     Sequence,
@@ -258,6 +259,8 @@ def _part_company(it: Interpreter, applied: Applied, strict: tuple[int, ...]) ->
         for i in strict
         if (v := applied.tensor(i)) is not None and not _is_data(applied, i, v)
     ]
+    if all(part.value.flags & BROUGHT for part in parts):
+        return None  # to one dtype, if to any
     return (
         _pair(it, applied, parts) or _into_input(applied, parts) or _by_branch(it, applied, parts)
     )
