@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from precision_lint.dataflow.graph import is_op, peel
+from precision_lint.dataflow.graph import is_op, peel, same, through
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.tensors import Applied, hazard
+from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import LOW
-from precision_lint.domains.values import DETACHED, GRADIENT, Scalar, Tensor, Value, number, text
+from precision_lint.domains.values import (
+    DETACHED,
+    GRADIENT,
+    Scalar,
+    Sequence,
+    Tensor,
+    Value,
+    number,
+    text,
+)
 from precision_lint.events import Link
 from precision_lint.hazards.overflow import report
 from precision_lint.hazards.places import operand_place
@@ -83,6 +93,49 @@ def half_softmax(it: Interpreter, applied: Applied) -> None:
     if value.flags & GRADIENT or (value.flags & DETACHED and applied.name == "logsigmoid"):
         return
     report(it, "half-softmax", applied, value, modes, 0, reduction=text(applied["reduction"]) or "")
+
+
+SELECTS: Final = frozenset({
+    "index", "gather", "view", "squeeze", "unsqueeze", "element", "unbind", "take_along_dim", "index_select",
+})  # fmt: skip
+"""What takes some of the scores, or all of them in another shape."""
+
+
+@hazard("sub")
+def log_softmax_by_hand(it: Interpreter, applied: Applied) -> None:
+    """``scores.gather(...) - scores.logsumexp(...)`` in half: their difference is smaller than either."""
+    total = peel(applied.tensor(1))
+    while is_op(total, "stack", "cat") or (isinstance(total, Tensor) and total.op in SELECTS):
+        total = _first(total)
+    if not isinstance(total, Tensor) or total.op != "logsumexp" or total.home is not it.module:
+        return
+    scores = _whole(total.operands[0])
+    if not isinstance(scores, Tensor) or not same(_whole(applied.tensor(0)), scores):
+        return
+    modes = dtypes.modes_of(applied.result.dtypes, LOW) & dtypes.modes_of(total.dtypes, LOW)
+    place = operand_place(it, total, 0)
+    outside = 0 if it.region.explicit else assume.OUTSIDE  # inside, ``logsumexp`` gives float32
+    it.emit(
+        "half-softmax", applied.node, modes, scores.assumptions | total.assumptions | outside,
+        about=scores, operation="logsumexp", reduction="", upcast=(place,) if place is not None else (),
+    )  # fmt: skip
+
+
+def _whole(value: Value | None) -> Any:
+    """The scores that some were taken of, also by a loop over what nothing is known of."""
+    value = through(value, SELECTS)
+    symbol = value.symbol if isinstance(value, Tensor) else None
+    if symbol is None or symbol.owner is None or symbol.label != "*":
+        return value
+    return _whole(symbol.owner.tensor)
+
+
+def _first(value: Tensor) -> Value | None:
+    """What an operation was given first, or the first of what it puts together."""
+    inner = value.operands[0] if value.operands else None
+    if isinstance(inner, Sequence):
+        inner = inner.items[0] if inner.items else inner.element
+    return peel(inner) if inner is not None else None
 
 
 @hazard("argmax")
