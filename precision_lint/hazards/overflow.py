@@ -322,7 +322,11 @@ def _is_summed_loss(value: Tensor) -> bool:
 
 
 def _one_sign(value: Tensor) -> bool:
-    return value.lo >= 0 or value.hi <= 0
+    """Whether terms add up: all of them have one sign, and no factor makes them 0."""
+    zeroed = value.op == "mul" and any(
+        isinstance(one, Scalar) and one.value == 0 for one in value.operands[:2]
+    )
+    return (value.lo >= 0 or value.hi <= 0) and not zeroed
 
 
 def _adds_up_to_one(value: Any) -> bool:
