@@ -128,13 +128,18 @@ class _Observer(Interpreter):
         self._path = path
         self._called = called
         self.seen: dict[Key, _Seen] = {}
+        self.first: dict[Key, _Seen] = {}
+        """The same in what a function calls that has callers itself: they may come to it in the same context,
+        which is interpreted once."""
 
     def expr(self, node: ast.AST) -> Value:
         value = super().expr(node)
-        if self.module.path == self._path and self.root not in self._called:
-            key = _key(node)
+        if self.module.path == self._path:
+            called = self.root in self._called
+            key = _key(node) if not called or self.calls is not None else None
             if key is not None:
-                self._note(self.seen.setdefault(key, _Seen()), value)
+                kept = self.first if called else self.seen
+                self._note(kept.setdefault(key, _Seen()), value)
         return value
 
     def _note(self, seen: _Seen, value: Value) -> None:
@@ -160,7 +165,7 @@ class Observation:
         observer = program.interpreter = _Observer(program, name, called)
         for root in (*(told.roots or (name,)), *others):
             program.analyse(root)
-        self._seen = observer.seen
+        self._seen = {**observer.first, **observer.seen}
 
     def value(self, node: ast.AST) -> Known:
         """What is known of an expression of the file."""

@@ -126,6 +126,26 @@ def test_callers_that_bring_no_hazard_are_followed(run: Run, tmp_path: Path) -> 
     assert "  p      tensor, float32 or float16" in run.out.splitlines()
 
 
+def test_what_one_caller_after_another_comes_to_is_known(run: Run, tmp_path: Path) -> None:
+    """The body of what several call is interpreted once; who came first may be called itself."""
+    text = """\
+    import torch
+
+    class Reducer:
+        def share(self, losses, count):
+            return torch.sum(losses.relu()) / count
+
+        def elements(self, losses, count=1):
+            return self.share(losses, count)
+
+        def pairs(self, *given, **named):
+            return self.elements(*given, **named)
+    """
+    projects.write(tmp_path, {"pkg/reducer.py": textwrap.dedent(text)})
+    assert run("pkg/reducer.py:5", "--precision", "float16") == 0
+    assert any(line.startswith("  losses.relu() ") for line in run.out.splitlines())
+
+
 def test_events_are_told_with_their_modes_and_assumptions(run: Run) -> None:
     said = lines(run, "q = ")
     at = said.index("  candidate log-guard (likely) at torch.log( p + EPS )")
