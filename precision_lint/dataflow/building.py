@@ -112,7 +112,8 @@ def _as_base(it: Interpreter, cls: Class, keywords: Mapping[str, Value], node: a
 
 
 def _hands_on_as_given(init: Function) -> bool:
-    """Whether an ``__init__`` hands keywords on as they are, and leaves the model alone: ``**kwargs`` once."""
+    """Whether an ``__init__`` hands keywords on as they are, and leaves the model alone: ``**kwargs`` once, and
+    besides only ``kwargs.get("tokenizer")``."""
     if "model" in scan(init).names:
         return False
     last = init.node.args.kwarg
@@ -120,9 +121,23 @@ def _hands_on_as_given(init: Function) -> bool:
         return True
     uses: int | None = init.facts.get("uses of keywords")
     if uses is None:
-        names = (one.id for one in every(init.node) if isinstance(one, ast.Name))
-        uses = init.facts["uses of keywords"] = sum(name == last.arg for name in names)
+        nodes = [*every(init.node)]
+        names = sum(isinstance(one, ast.Name) and one.id == last.arg for one in nodes)
+        reads = sum(_reads_another(one, last.arg) for one in nodes)
+        uses = init.facts["uses of keywords"] = names - reads
     return uses < 2
+
+
+def _reads_another(node: ast.AST, name: str) -> bool:
+    """Whether an expression reads one of the keywords by name, and not the model."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+        owner, key = (node.func.value, node.args[0]) if node.func.attr == "get" else (None, None)
+    elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+        owner, key = node.value, node.slice
+    else:
+        return False
+    named = isinstance(key, ast.Constant) and key.value != "model"
+    return named and isinstance(owner, ast.Name) and owner.id == name
 
 
 def _object(
