@@ -228,7 +228,8 @@ def chosen(table: Table, default: Value | None, node: ast.expr) -> Value:
     for one in entries:
         found = one if found is None else join(found, one)
     if isinstance(found, DtypeValue) and not any(found is one for one in entries):
-        found = DtypeValue(found.dtypes, found.node, found.home, found.assumptions)
+        vector = dtypes.set_by_mode(found.dtypes)
+        found = DtypeValue(vector, found.node, found.home, found.assumptions)
         found.asked = node
     return found if found is not None else unknown()
 

@@ -20,6 +20,7 @@ from precision_lint.dataflow.objects import find_method, is_module, merge_weight
 from precision_lint.dataflow.operators import BINARY, asked, binary, compare, negate, owners_of
 from precision_lint.dataflow.protocol import noted
 from precision_lint.dataflow.tensors import looked_at
+from precision_lint.domains import dtypes
 from precision_lint.domains.joining import NULL, any_of, join, unknown
 from precision_lint.domains.values import (
     NONE,
@@ -216,6 +217,7 @@ def _if(it: Interpreter, node: ast.IfExp) -> Value:
         switched_by(made, body, other, (it.function, asked_here))
     elif isinstance(made, DtypeValue) and made is not body and made is not other:
         made.asked = made.asked or node.test
+        made.dtypes = dtypes.set_by_mode(made.dtypes)
     return made
 
 

@@ -555,6 +555,7 @@ def _chosen(joined: Value, a: Value, b: Value, asked: Asked, function: Function 
     """Note the test that decides between two dtypes, regions or functions."""
     if isinstance(joined, DtypeValue) and joined not in (a, b):
         joined.asked = joined.asked or asked.test
+        joined.dtypes = dtypes.set_by_mode(joined.dtypes)
     elif isinstance(joined, RegionValue) and function:
         switched_by(joined, a, b, (function, asked))
     elif isinstance(joined, Special) and joined.fields.get("options") == (a, b):

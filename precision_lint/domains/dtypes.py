@@ -91,6 +91,15 @@ def symbol(number: int) -> int:
     return number << SYMBOL | ANY
 
 
+def set_by_mode(vector: Dtypes) -> Dtypes:
+    """One of several dtypes that a setting decides on: the mode's own where weights are half and it is one."""
+    if vector[CODE] & ~FLOATS:
+        return vector
+    by_mode = ((HALF16, FLOAT16), (HALFBF, BFLOAT16))
+    own = {mode: half for mode, half in by_mode if vector[mode] & half}
+    return tuple([own.get(mode, one) for mode, one in enumerate(vector)])
+
+
 def describe(dtype: int) -> str:
     """``float16``, ``float16 or float32``, or ``unknown``."""
     if dtype & OTHER:

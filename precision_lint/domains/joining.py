@@ -302,7 +302,7 @@ def _dtype_values(a: Any, b: Any) -> Value:
         assumptions |= one.source.assumptions if one.source is not None else 0
     made = DtypeValue(dtypes.join(a.dtypes, b.dtypes), a.node, a.home, assumptions)
     for one in (a, b):
-        if one.dtypes == made.dtypes:
+        if one.dtypes[dtypes.CODE] == made.dtypes[dtypes.CODE]:
             made.asked = one.asked  # the other adds nothing to the choice
     return made
 
