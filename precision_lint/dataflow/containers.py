@@ -486,6 +486,18 @@ def assign(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> No
         assign(it, target.value, Sequence(None, inner, "list"), node)  # type: ignore[attr-defined]
 
 
+def written(it: Interpreter, result: Value, node: ast.AST, inplace: bool) -> Value:
+    """The result of a function, which is also what it was given to write to: ``out=y``, ``torch.relu_(x)``."""
+    if isinstance(node, ast.Call) and isinstance(result, Tensor):
+        named = {one.arg: one.value for one in node.keywords}
+        asked = named.get("inplace")
+        inplace |= isinstance(asked, ast.Constant) and asked.value is True
+        target = named.get("out", node.args[0] if inplace and node.args else None)
+        if target is not None:
+            rebind(it, target, result)
+    return result
+
+
 def rebind(it: Interpreter, target: ast.AST, value: Value) -> None:
     """Give the place that an expression names another value, after a change in place.
 

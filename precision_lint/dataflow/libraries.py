@@ -17,7 +17,7 @@ from precision_lint.dataflow import (
     settings,
     training,
 )
-from precision_lint.dataflow.containers import elements
+from precision_lint.dataflow.containers import elements, written
 from precision_lint.dataflow.creation import create, holds_floats, is_beside, used_as_device
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.operators import absolute, binary, of_module, owners_of, rounded_number
@@ -179,7 +179,8 @@ def _torch(
     operation = operations.of_function(name)
     if operation is not None:
         inplace = name.endswith("_") and not name.endswith("__")
-        return operate(it, operation, arguments, keywords, node, inplace)
+        result = operate(it, operation, arguments, keywords, node, inplace)
+        return written(it, result, node, inplace)
     made = creation.of_function(name)
     if made is not None:
         return create(it, made, arguments, keywords, node)

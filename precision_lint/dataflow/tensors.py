@@ -70,10 +70,11 @@ class Applied:
 
     values: its operands, in the order of its parameters.  seen: the dtypes in which it computes, after
     autocast.  policy: autocast's, if it is on.  asked: the dtype of the result was asked for (``out_dtype``).
+    out: the tensor that it writes to (``out=``).
     """
 
     __slots__ = (
-        "asked", "inplace", "name", "node", "operation", "policy", "result", "seen", "values",
+        "asked", "inplace", "name", "node", "operation", "out", "policy", "result", "seen", "values",
     )  # fmt: skip
 
     def __init__(
@@ -92,6 +93,7 @@ class Applied:
         self.seen: dict[int, Dtypes] = {}
         self.policy: str | None = None
         self.asked = False
+        self.out: Tensor | None = None
 
     def __getitem__(self, name: str) -> Value | None:
         """The operand of a parameter, by its name."""
@@ -199,6 +201,7 @@ def operate(
         return it.unknown(operation.name, dtypes.V_ANY)
     applied = Applied(operation, values, node, inplace)
     tensors = _operands(it, operation, values, node)
+    applied.out = _written_to(it, keywords.get("out"))
     _mark_index(applied["index"])
     _mark_complex(applied)
     vector = _result_dtypes(it, applied, tensors)
@@ -209,8 +212,8 @@ def operate(
             applied.seen[i] = vector
     if "out_dtype" in keywords:
         vector = _product_dtype(it, applied, keywords["out_dtype"], vector)
-    if isinstance(keywords.get("out"), Tensor):
-        vector = keywords["out"].dtypes  # type: ignore[attr-defined]
+    if applied.out is not None:
+        vector = applied.out.dtypes
     assumptions, flags = 0, _passed_on(tensors)
     for one in tensors:
         assumptions |= one.assumptions
@@ -242,6 +245,13 @@ def operate(
     for look in HAZARDS.get("*", ()):
         look(it, applied)
     return _outputs(operation, applied)
+
+
+def _written_to(it: Interpreter, out: Value | None) -> Tensor | None:
+    """The tensor that a result is written to, unless it may be None."""
+    if isinstance(out, Unknown) and (out.symbol.tensor or out.symbol.uses & Symbol.TENSOR):
+        return tensor_of(it, out)
+    return out if isinstance(out, Tensor) else None
 
 
 def _passed_on(tensors: list[Tensor]) -> int:
@@ -406,8 +416,8 @@ def _result_dtypes(it: Interpreter, applied: Applied, tensors: list[Tensor]) -> 
 
 def _policy(region: Region, applied: Applied) -> str | None:
     """What autocast does to an operation."""
-    if region.dtypes == dtypes.V_OFF or applied.inplace or isinstance(applied["out"], Tensor):
-        return None  # it leaves operations in place alone
+    if region.dtypes == dtypes.V_OFF or applied.inplace or applied.out is not None:
+        return None  # it leaves alone what writes to a tensor that is there
     of_number = applied.name == "div" and isinstance(applied.values[0], Scalar)
     done_by = known_operation("reciprocal") if of_number else None  # ``1 / x``
     policies = (done_by or applied.operation).policy

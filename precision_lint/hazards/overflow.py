@@ -82,7 +82,7 @@ def report(
     for index in applied.operation.operands:
         node = operand_node(applied.node, it.module, index)
         given = applied.values[index] if index < len(applied.values) else None
-        if node is not None and isinstance(given, Tensor):
+        if node is not None and isinstance(given, Tensor) and applied.out is None:
             places.append(it.place(node))
     more.setdefault("upcast", tuple(dict.fromkeys(places)))
     it.emit(
