@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from precision_lint.dataflow import casts, objects, records, special_methods
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
+from precision_lint.dataflow.ranges import after_store
 from precision_lint.dataflow.tensors import HAZARDS, Applied, dtype_of
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -684,15 +685,11 @@ def _assign_item(it: Interpreter, target: ast.Subscript, value: Value, node: ast
     if isinstance(owner, Tensor):
         _store_elements(it, owner, index, value, target, node)
     elif isinstance(owner, Table):
-        key = index.value if isinstance(index, Scalar) else None
-        if key is not None:
-            rebind(it, target.value, owner.__class__({**owner.items, key: value}, owner.element))
-        else:
-            element = value if owner.element is None else join(owner.element, value)
-            items = owner.items
-            if isinstance(owner, Batch):  # any of them may be it
-                items = {name: join(one, value) for name, one in items.items()}
-            rebind(it, target.value, owner.__class__(items, element))
+        rebind(it, target.value, _with_entry(owner, index, value))
+    elif isinstance(owner, Array):
+        lo, hi = after_store((owner.lo, owner.hi), value)
+        made = Array(owner.dtypes, owner.op, owner.operands, owner.node, owner.home, lo, hi)
+        rebind(it, target.value, made)
     elif isinstance(owner, Instance) and owner.items is not None:
         put(owner, index, value)
     elif isinstance(owner, Instance):
@@ -701,6 +698,16 @@ def _assign_item(it: Interpreter, target: ast.Subscript, value: Value, node: ast
         rebind(it, target.value, _with_item(owner, index, value))
     elif isinstance(owner, Unknown) and isinstance(index, Scalar) and index.value is not None:
         owner.symbol.attributes[index.value] = value
+
+
+def _with_entry(owner: Table, index: Value, value: Value) -> Table:
+    if isinstance(index, Scalar) and index.value is not None:
+        return owner.__class__({**owner.items, index.value: value}, owner.element)
+    element = value if owner.element is None else join(owner.element, value)
+    items = owner.items
+    if isinstance(owner, Batch):  # any of them may be it
+        items = {name: join(one, value) for name, one in items.items()}
+    return owner.__class__(items, element)
 
 
 def put(owner: Instance, index: Value, value: Value) -> None:
@@ -765,12 +772,11 @@ def _store_elements(
         made = tensor_of(it, value)
         value = made if made is not None else value
     applied = Applied(STORE, [owner, index, value], node, True)
-    lo, hi = owner.lo, owner.hi
+    lo, hi = after_store((owner.lo, owner.hi), value)
     assumptions = owner.assumptions
     if isinstance(value, Scalar) and value.kind == "float" and owner.symbol is not None:
         owner.symbol.uses |= Symbol.REAL
     if isinstance(value, (Tensor, Scalar)):
-        lo, hi = min(lo, value.lo), max(hi, value.hi)
         assumptions |= value.assumptions & ~assume.DEFAULT
     applied.result = owner.but(
         op="index_put",

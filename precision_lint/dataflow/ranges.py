@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Final
 
 from precision_lint.dataflow.graph import is_op, peel, same
-from precision_lint.domains.values import INF, Scalar, Sequence, Tensor, Value, number
+from precision_lint.domains.values import INF, Array, Scalar, Sequence, Tensor, Value, number
 
 Bounds = tuple[float, float]
 ALL: Bounds = (-INF, INF)
@@ -19,6 +19,13 @@ def bounds_of(value: Value | None) -> Bounds:
     if isinstance(value, (Tensor, Scalar)):
         return value.lo, value.hi
     return ALL
+
+
+def after_store(old: Bounds, value: Value | None) -> Bounds:
+    """Bounds of numbers of which some were given another value."""
+    if isinstance(value, Sequence) and value.items:
+        return hull(*[after_store(old, one) for one in value.items])
+    return hull(old, (value.lo, value.hi) if isinstance(value, Array) else bounds_of(value))
 
 
 def hull(*parts: Bounds) -> Bounds:
