@@ -599,9 +599,9 @@ def _unknown_method(
 
 
 SHAPES: Final = frozenset({
-    "size", "numel", "dim", "item", "tolist", "numpy", "type_as", "long", "int", "bool",
+    "size", "numel", "dim", "item", "tolist", "numpy", "type_as", "long", "int", "bool", "astype",
 })  # fmt: skip
-"""Methods of tensors that compute nothing."""
+"""Methods of tensors and arrays that compute nothing."""
 
 
 def _as_tensor(
@@ -614,6 +614,9 @@ def _as_tensor(
 ) -> Value:
     """A method that only tensors and arrays have."""
     symbol = value.symbol
+    if name == "astype":  # no tensor has it
+        symbol.uses |= Symbol.ARRAY
+        return _array_method(it, Array(dtypes.V_ANY, "input"), name, arguments, keywords, node)
     made = tensor_of(it, value, node)
     assert made is not None
     uses = symbol.uses

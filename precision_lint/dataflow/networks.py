@@ -12,6 +12,7 @@ from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.values import (
     DETACHED,
     IN_BFLOAT16,
+    PARAMETER,
     REGIONAL,
     Symbol,
     Tensor,
@@ -40,12 +41,15 @@ def network(
     alike = bool(floats) and floats[0] in HALVES and all(one == floats[0] for one in floats)
     left = it.region.explicit and it.region.dtypes == dtypes.V_OFF and weights is dtypes.FOLLOWS
     compared = not known and _is_compared(arguments)
+    wide = 0 if known else _modes_cast_up(it, arguments)
     for mode, (region, own) in enumerate(zip(it.region.dtypes, weights, strict=True)):
         if region:
             cast = dtypes.ANY if compared and mode < dtypes.HALF16 else region & dtypes.FLOATS
             vector.append(cast | (own & dtypes.ANY if region & dtypes.MAYBE else 0))
         elif alike and mode and not known:
             vector.append(floats[0][mode])
+        elif wide >> mode & 1:
+            vector.append(dtypes.ANY)
         elif own & dtypes.OTHER and mode:
             vector.append(dtypes.BATCHES[mode])
         else:
@@ -60,6 +64,34 @@ def network(
     if it.region.explicit:
         made.symbol.assumptions |= it.region.assumptions
     return made
+
+
+def _modes_cast_up(it: Interpreter, arguments: list[Value]) -> int:
+    """Half modes in which all floats that a model is given are float32 by the code's own doing.
+
+    Half weights do not take them: a model that runs is not in half then, and what another one gives nobody
+    sees.  What a processor makes does not count: models cast that themselves.
+    """
+    modes = dtypes.HALF_MODES
+    found = False
+    for one in arguments:
+        if isinstance(one, Unknown) and ("cast of", "") in one.symbol.attributes:
+            one = one.symbol.tensor or one
+        if isinstance(one, Unknown):
+            if one.symbol.vector != dtypes.V_ANY and _may_be_float(one.symbol.vector):
+                return 0
+        elif isinstance(one, Tensor) and _may_be_float(one.dtypes):
+            found = True
+            if one.assumptions & assume.LIBRARY or one.flags & PARAMETER:
+                return 0
+            for mode in (dtypes.HALF16, dtypes.HALFBF):
+                if one.dtypes[mode] != dtypes.FLOAT32:
+                    modes &= ~(1 << mode)
+    return modes if found else 0
+
+
+def _may_be_float(vector: Dtypes) -> bool:
+    return dtypes.kind(vector) not in ("int", "bool")
 
 
 def _is_compared(arguments: list[Value]) -> bool:
