@@ -29,7 +29,7 @@ from precision_lint.dataflow.renaming import renamed
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
-from precision_lint.domains.joining import facts, join, unknown
+from precision_lint.domains.joining import facts, join, join_exits, unknown
 from precision_lint.domains.values import (
     BOTTOM,
     NONE,
@@ -554,21 +554,21 @@ def _interpret(
         it.variables = bind(it, function, owner, arguments, keywords, summary.unpacked)
         body = function.node
         if isinstance(body, ast.Lambda):
-            it.returned.append((it.expr(body.body), it.weights))
+            it.returned.append((it.expr(body.body), it.weights, it.live))
             ends = True
         else:
             regions.decorated(it, body.decorator_list)
             ends = it.block(body.body)
             _nested(it, function, body)
-            exits = it.returned if ends else [*it.returned, (NONE, it.weights)]
-            it.weights = objects.weights_at_end(it, exits, start)
+            exits = it.returned if ends else [*it.returned, (NONE, it.weights, it.live)]
+            it.weights = objects.weights_at_end(it, [one[:2] for one in exits], start)
         stored = objects.commit(it, it.variables, bool(it.building))
         if built:
             objects.remember_casts(it, built[0])
-        result: Value | None = None if ends else unknown() if _is_stub(function) else NONE
-        for value, _ in it.returned:
+        last = [] if ends else [(unknown() if _is_stub(function) else NONE, it.live)]
+        for value, *_ in it.returned:
             casts.handed_out(value)
-            result = value if result is None else join(result, value)
+        result = join_exits([*last, *[(one[0], one[2]) for one in it.returned]], frame.live)
         if not isinstance(body, ast.Lambda) and scan(function).generator:
             result = _generator(it, it.yielded)
         elif result is not None and result is not BOTTOM:

@@ -142,7 +142,7 @@ class Frame(NamedTuple):
     variables: Environment
     outer: Environment | None
     region: Region
-    returned: list[tuple[Value, Any]]
+    returned: list[tuple[Value, Any, int]]
     """What the returns give, and the casts of modules there."""
     yielded: list[tuple[Value, Region]]
     loop: Loop | None
@@ -169,7 +169,7 @@ class Interpreter:
         self.variables: Environment = {}
         self.outer: Environment | None = None
         self.region = OUTSIDE
-        self.returned: list[tuple[Value, Any]] = []
+        self.returned: list[tuple[Value, Any, int]] = []
         self.yielded: list[tuple[Value, Region]] = []
         self.loop: Loop | None = None
         self.depth = self.loops = 0

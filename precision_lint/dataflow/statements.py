@@ -490,12 +490,12 @@ def _continue(it: Interpreter, node: ast.Continue) -> bool:
 def _return(it: Interpreter, node: ast.Return) -> bool:
     if node.value is not None:
         value = it.expr(node.value)
-        it.returned.append((value, it.weights))
+        it.returned.append((value, it.weights, it.live))
         if isinstance(value, (Table, Special)):
             for look in RETURNED:
                 look(it, value, node)
     else:
-        it.returned.append((NONE, it.weights))
+        it.returned.append((NONE, it.weights, it.live))
     note(it, "return", node)
     return True
 

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
+from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.values import (
     BOTTOM,
     INF,
@@ -134,19 +135,51 @@ def join_modes(a: Value, b: Value, a_live: int, b_live: int) -> Value:
     if a_live == b_live or not a_live or not b_live:
         return join(a, b) if a_live == b_live else a if a_live else b
     joined = join(a, b)
+    if isinstance(joined, Unknown) and isinstance(a, Unknown) and isinstance(b, Unknown):
+        return _unknown_by_mode(joined, a, b, a_live, b_live)
     if isinstance(a, (Tensor, DtypeValue)) and isinstance(b, (Tensor, DtypeValue)):
-        vector = tuple(
-            [
-                x if not b_live >> i & 1 else y if not a_live >> i & 1 else z
-                for i, (x, y, z) in enumerate(
-                    zip(a.dtypes, b.dtypes, dtypes.join(a.dtypes, b.dtypes), strict=True)
-                )
-            ]
-        )
+        vector = _by_mode(a.dtypes, b.dtypes, a_live, b_live)
         if isinstance(joined, Tensor):
             return joined.but(dtypes=vector) if joined.dtypes != vector else joined
         return DtypeValue(vector, a.node, a.home, getattr(joined, "assumptions", 0))
     return joined
+
+
+def _by_mode(a: Dtypes, b: Dtypes, a_live: int, b_live: int) -> Dtypes:
+    """The dtypes of one of two values, each of which is possible in some modes."""
+    both = zip(a, b, dtypes.join(a, b), strict=True)
+    return tuple(
+        [
+            x if not b_live >> i & 1 else y if not a_live >> i & 1 else z
+            for i, (x, y, z) in enumerate(both)
+        ]
+    )
+
+
+def _unknown_by_mode(joined: Unknown, a: Unknown, b: Unknown, a_live: int, b_live: int) -> Value:
+    """The same of two unknown objects, one of which was cast."""
+    made, first, second = joined.symbol, a.symbol, b.symbol
+    if made is first or made is second:
+        return joined
+    made.vector = _by_mode(first.vector, second.vector, a_live, b_live)
+    if made.tensor is not None and first.tensor is not None and second.tensor is not None:
+        vector = _by_mode(first.tensor.dtypes, second.tensor.dtypes, a_live, b_live)
+        made.tensor = made.tensor.but(dtypes=vector)
+    return joined
+
+
+def join_exits(exits: list[tuple[Value, int]], start: int) -> Value | None:
+    """What a function gives back, each of its exits in the modes in which it comes there; None: nothing.
+
+    start: the modes in which it was called.
+    """
+    found: Value | None = None
+    live = 0
+    for value, modes in exits:
+        reached = modes | dtypes.ALL_MODES & ~start
+        found = value if found is None else join_modes(found, value, live, reached)
+        live |= reached
+    return found
 
 
 def _cast_beside(value: Value, other: Value) -> Value:
