@@ -16,6 +16,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.joining import unknown
 from precision_lint.domains.values import (
     INF,
+    REGIONAL,
     Array,
     ClassValue,
     Instance,
@@ -57,7 +58,7 @@ def call(
         keywords = {**keywords, "dtype": arguments[at]}
         arguments = arguments[:at] + arguments[at + 1 :]
     first = arguments[0] if arguments else None
-    if plain in COPIES and isinstance(first, Unknown) and first.symbol.proven(Symbol.TENSOR):
+    if plain in COPIES and isinstance(first, Unknown) and _is_used_as_tensor(first.symbol):
         first = tensor_of(it, first)
     if plain in COPIES and isinstance(first, Tensor):
         return it.call(Special("method", node, it.module, of=first, name="numpy"), [], {}, node)
@@ -74,6 +75,17 @@ def call(
         return Array(vector, plain, (first,), node, it.module, first.lo, first.hi)
     lo, hi = _array_range(plain, arguments)
     return Array(vector, f"numpy.{plain}", tuple(arguments), node, it.module, lo, hi)
+
+
+def _is_used_as_tensor(symbol: Symbol) -> bool:
+    """Whether something unknown is surely a tensor: used as one, or computed in a region around models.
+
+    What a call gives that nobody saw may be an array, a list or a picture as well, which is what
+    functions of NumPy are given.
+    """
+    return bool(symbol.uses & Symbol.TENSOR or symbol.flags & REGIONAL) and symbol.proven(
+        Symbol.TENSOR
+    )
 
 
 def _array_kind(value: Value) -> dtypes.Dtypes:
