@@ -411,7 +411,8 @@ def _result_dtypes(it: Interpreter, applied: Applied, tensors: list[Tensor]) -> 
     _record(applied, seen)
     if applied.inplace and tensors:
         return tensors[0].dtypes
-    return _of_kind(applied, tensors, seen)
+    vector = _of_kind(applied, tensors, seen)
+    return tuple(map(_whole, vector)) if applied.name in OF_BITS else vector
 
 
 def _policy(region: Region, applied: Applied) -> str | None:
@@ -497,6 +498,19 @@ def _real(vector: Dtypes, parts: bool) -> Dtypes:
         dtypes.FLOAT32 if one == dtypes.COMPLEX else one & ~low | (one & low and dtypes.FLOAT32)
         for one in vector
     ])  # fmt: skip
+
+
+OF_BITS: Final = frozenset({
+    "bitwise_and", "bitwise_or", "bitwise_xor", "bitwise_not", "bitwise_left_shift",
+    "bitwise_right_shift",
+})  # fmt: skip
+"""Operations on bits, which floats have not: torch refuses them."""
+
+
+def _whole(one: int) -> int:
+    """The dtypes of integers and masks among those of what is not refused."""
+    known = one & (dtypes.INTEGER | dtypes.BOOLEAN) if one <= dtypes.ANY else 0
+    return known or dtypes.INTEGER | dtypes.BOOLEAN
 
 
 def _integral(one: int) -> int:
