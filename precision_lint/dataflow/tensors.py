@@ -297,7 +297,7 @@ def _operands(
     use = Symbol.TENSOR | (Symbol.FLOAT if floats else real)
     written = operation.elementwise and isinstance(node, OPERATORS)
     for index in operation.operands:
-        value = values[index] if index < len(values) else None
+        value = _given_as(operation, index, values)
         free = (operation.name, operation.parameters[index]) in NUMBERS
         if isinstance(value, Tensor):
             _mark(value, 0 if free or written else use)
@@ -323,6 +323,31 @@ OPERATORS: Final = (ast.BinOp, ast.AugAssign, ast.Compare)
 """What numbers are given to as well."""
 NUMBERS: Final = frozenset({("lerp", "weight")})
 """Parameters that take a tensor of the dtype of the others, or a number."""
+
+
+SHARES: Final = frozenset({("quantile", "q"), ("nanquantile", "q")})
+"""Parameters that are a number, or one made of numbers, unless something shows them to be a tensor."""
+
+
+def _given_as(operation: Operation, index: int, values: list[Value | None]) -> Value | None:
+    """An operand, which is a number where that is what an operation is given as a rule."""
+    value = values[index] if index < len(values) else None
+    if value is not None and (operation.name, operation.parameters[index]) in SHARES:
+        value = values[index] = _as_number(value)
+    return value
+
+
+def _as_number(value: Value) -> Value:
+    """A number, if it may be one: nothing but what it is given to shows that it is a tensor."""
+    of = value if isinstance(value, Tensor) else None
+    if of is not None and (of.rank == 0 or not _may_be_number(of)):
+        return value  # a tensor is one without dimensions, too
+    symbol = value.symbol if isinstance(value, Unknown) else None
+    if symbol is not None and symbol.uses & (Symbol.TENSOR | Symbol.FLOAT):
+        return value
+    if symbol is not None and symbol.owner is not None and not symbol.label.isidentifier():
+        return value  # an item, of a tensor as well as of a list
+    return Scalar(None, "number") if of is not None or symbol is not None else value
 
 
 def _of_reals(operation: Operation) -> bool:
