@@ -248,4 +248,6 @@ def call(
         loaded = last in ("from_pretrained", "from_config")
         cls = name.rpartition(".")[0] if loaded else name
         result.symbol.attributes[CLASS] = Reference(cls)
+        if name.partition(".")[0] in foreign.ARRAYS:
+            result.symbol.uses |= Symbol.ARRAY
     return result

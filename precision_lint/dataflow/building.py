@@ -552,7 +552,8 @@ def call_unknown(
         batch = _generated(it, class_of(symbol.owner), node)
     if batch is not None:
         return batch
-    if it.unpacked or any(isinstance(value, (Tensor, Unknown)) for value in given):
+    may_be_model = not symbol.uses & Symbol.ARRAY  # else it is part of what is NumPy's
+    if may_be_model and (it.unpacked or any(isinstance(v, (Tensor, Unknown)) for v in given)):
         if _transforms(it, symbol):
             return _transformed(it, symbol.label, given)
         known = symbol.node is not None and not symbol.vector[0] & dtypes.OTHER

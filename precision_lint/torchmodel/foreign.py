@@ -146,6 +146,13 @@ def _made(name: str, result: str, strict: tuple[int, ...] = ()) -> Operation:
 FUNCTIONS: Final = _table()
 """Operations by their dotted name."""
 
+ARRAYS: Final = frozenset({
+    "PIL", "SimpleITK", "cupy", "cv2", "dask", "geopandas", "h5py", "imageio", "jax", "keras", "librosa",
+    "mindspore", "mlx", "networkx", "nibabel", "paddle", "pandas", "polars", "pydicom", "rasterio",
+    "scipy", "shapely", "skimage", "sklearn", "soundfile", "statsmodels", "tensorflow",
+    "tensorflow_model_optimization", "tifffile", "trimesh", "xarray", "zarr",
+})  # fmt: skip
+"""Packages whose functions and objects give arrays, or tensors of their own, never torch's."""
 PLAIN: Final = frozenset({
     "calendar", "csv", "datetime", "gc", "getpass", "glob", "hashlib", "json", "locale", "logging", "os",
     "pathlib", "platform", "psutil", "re", "resource", "secrets", "shutil", "socket", "statistics", "string",
