@@ -245,11 +245,28 @@ class Function:
         return node.body if isinstance(node, FunctionNode) else []
 
     @property
+    def is_kernel(self) -> bool:
+        """Whether it is compiled for a device, and its numbers are no tensors of torch."""
+        known: bool | None = self.facts.get("kernel")
+        if known is None:
+            made = getattr(self.node, "decorator_list", ())
+            names = [dotted(one.func if isinstance(one, ast.Call) else one) for one in made]
+            known = self.facts["kernel"] = not KERNELS.isdisjoint(filter(None, names))
+        return known
+
+    @property
     def begins(self) -> bool:
         """Whether it is at the top of a file and given nothing: a program, or a check by hand."""
         given = self.node.args
         takes = self.parameters or given.kwonlyargs or given.vararg or given.kwarg
         return self.qualname == self.name and not takes and self.kind != "lambda"
+
+
+KERNELS: Final = frozenset({
+    "triton.jit", "triton.autotune", "triton.heuristics", "tilelang.jit", "cute.kernel", "cute.jit",
+    "pl.kernel", "pallas.kernel", "wp.kernel", "ti.kernel", "cuda.jit", "numba.cuda.jit",
+})  # fmt: skip
+"""Decorators of functions that are written in another language's words."""
 
 
 def _kind(node: FunctionNode | ast.Lambda, cls: Class | None) -> str:
