@@ -35,6 +35,7 @@ MADE: Final[dict[str, int]] = {
     "full": 1, "full_like": 1, "new_full": 2, "tensor": 0, "as_tensor": 0, "new_tensor": 1, "scalar_tensor": 0,
 }  # fmt: skip
 """Operations that make a tensor of a number: the index of the number."""
+FLOAT32_HOLDS: Final = 3.4028235677973366e38
 EXTREMES: Final = ("finfo.min", "finfo.max", "-finfo.max", "-finfo.min")
 
 
@@ -179,6 +180,8 @@ def created_with(it: Interpreter, made: Tensor, fill: Value | None) -> None:
         fill = next((one for one in made.operands if isinstance(one, Scalar)), None)
     if not isinstance(fill, Scalar) or index is None:
         return
+    if FLOAT32_HOLDS < abs(number(fill) or 0) < INF:
+        return  # it is infinite in float32 as well
     modes = _modes_of(fill, made.dtypes, made.op)
     if not modes or made.node is None:
         return
