@@ -18,7 +18,7 @@ from precision_lint.dataflow.layer_objects import (
     init_layer,
     make_layer,
 )
-from precision_lint.dataflow.networks import network
+from precision_lint.dataflow.networks import generated, network
 from precision_lint.dataflow.parameters import unseen_object
 from precision_lint.dataflow.protocol import handed, note
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
@@ -31,7 +31,6 @@ from precision_lint.domains.values import (
     LEARNED,
     ON_DEVICE,
     PARAMETER,
-    Batch,
     ClassValue,
     Closure,
     DtypeValue,
@@ -49,7 +48,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.syntax.program import Class, Function, every, scan
 from precision_lint.torchmodel import layers
-from precision_lint.torchmodel.foreign import LANGUAGE_MODELS, TRANSFORMS
+from precision_lint.torchmodel.foreign import TRANSFORMS
 from precision_lint.torchmodel.operations import Operation, operation
 
 FUNCTION: Final = ("torch.autograd.Function", "torch.autograd.function.Function")
@@ -458,7 +457,7 @@ def foreign(
         return unknown()
     weights = objects.weights_of(it, owner)[0]
     cls = str(owner.cls)
-    ids = _generated(it, cls, node) if name == "generate" else None
+    ids = generated(it, cls, node) if name == "generate" else None
     if ids is not None:
         return ids
     if cls.startswith("diffusers.") and "Pipeline" not in cls and (name == cls or name in FED):
@@ -511,27 +510,6 @@ def _transformed(it: Interpreter, label: str, given: list[Value]) -> Value:
     return it.unknown(label, dtypes.V_FLOAT32, assume.BATCH)
 
 
-def _generated(it: Interpreter, cls: str, node: ast.AST) -> Value | None:
-    """What ``generate`` of a language model gives: ids, and scores in float32; None: it is no such."""
-    given = {one.arg for one in node.keywords} if isinstance(node, ast.Call) else set()
-    if not (cls.endswith(LANGUAGE_MODELS) or "input_ids" in given):
-        return None
-    ids = Tensor(
-        dtypes.V_INTEGER, "processed", (), node, it.module, assumptions=assume.LIBRARY, rank=2
-    )
-    if "return_dict_in_generate" not in given:
-        return ids
-    scores = Tensor(
-        dtypes.V_FLOAT32, "processed", (), node, it.module, assumptions=assume.LIBRARY, rank=2
-    )
-    found: dict[str, Value] = {name: Sequence(None, scores, "tuple") for name in SCORES}
-    return Batch({"sequences": ids, **found}, unknown())
-
-
-SCORES: Final = ("scores", "logits")
-"""What ``generate`` casts to float32 at each step, and keeps of it."""
-
-
 def call_unknown(
     it: Interpreter,
     callee: Unknown,
@@ -549,7 +527,7 @@ def call_unknown(
     handed(it, node, callee, given)
     batch: Value | None = OPERATIONS["processed"](it, symbol.label, keywords, node)
     if batch is None and symbol.label == "generate":
-        batch = _generated(it, class_of(symbol.owner), node)
+        batch = generated(it, class_of(symbol.owner), node)
     if batch is not None:
         return batch
     may_be_model = not symbol.uses & Symbol.ARRAY  # else it is part of what is NumPy's

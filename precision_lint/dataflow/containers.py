@@ -13,11 +13,9 @@ from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.joining import any_of, join, unknown
 from precision_lint.domains.values import (
-    BUFFER,
     DETACHED,
     EMPTY,
     INF,
-    KEPT,
     NONZERO,
     PARAMETER,
     UNKNOWN_RANK,
@@ -518,25 +516,12 @@ def rebind(it: Interpreter, target: ast.AST, value: Value) -> None:
     elif isinstance(target, ast.Attribute):
         owner = it.expr(target.value)
         if isinstance(owner, Instance):
-            objects.store(it, owner, target.attr, _as_before(it.expr(target), value))
+            objects.store(it, owner, target.attr, objects.as_before(it.expr(target), value))
         elif isinstance(owner, ClassValue):
             objects.store_in_class(it, owner.cls, target.attr, value)
     elif isinstance(target, ast.Subscript) and isinstance(value, (Sequence, Table)):
         if isinstance(it.expr(target.value), (Sequence, Table)):
             _assign_item(it, target, value, target)  # ``lists[key].append(item)``
-
-
-def _as_before(old: Value, new: Value) -> Value:
-    """What was changed in place: a parameter or buffer stays one, and moves with its module.
-
-    Training takes a parameter anywhere that it was thought to go before.
-    """
-    if not isinstance(old, Tensor) or not isinstance(new, Tensor) or not old.flags & PARAMETER:
-        return new
-    flags = new.flags | old.flags & (PARAMETER | BUFFER | KEPT)
-    if old.flags & BUFFER:
-        return new.but(flags=flags)
-    return new.but(flags=flags, lo=min(old.lo, new.lo), hi=max(old.hi, new.hi))
 
 
 SELVES = frozenset({

@@ -8,12 +8,15 @@ from precision_lint.dataflow import calls, objects
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
+from precision_lint.domains.joining import unknown
 from precision_lint.domains.values import Instance, Sequence, Table, Tensor, Value
 from precision_lint.syntax.program import Function
 
 
 def run(it: Interpreter, function: Function, owner: Value | None, *given: Any) -> Value:
-    """``calls.run``; of a supposed class, and of what that calls, under an assumption."""
+    """``calls.run``; of a supposed class, and of what that calls, under an assumption; kernels are no torch."""
+    if function.is_kernel:
+        return unknown()
     if it.guessed or not isinstance(owner, Instance) or not owner.guessed:
         return calls.run(it, function, owner, *given)
     cast = objects.was_cast(it, owner)

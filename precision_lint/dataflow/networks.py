@@ -9,16 +9,20 @@ from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
+from precision_lint.domains.joining import unknown
 from precision_lint.domains.values import (
     DETACHED,
     IN_BFLOAT16,
     PARAMETER,
     REGIONAL,
+    Batch,
+    Sequence,
     Symbol,
     Tensor,
     Unknown,
     Value,
 )
+from precision_lint.torchmodel.foreign import LANGUAGE_MODELS
 
 HALVES: Final = (dtypes.V_FLOAT16, dtypes.V_BFLOAT16)
 
@@ -107,3 +111,24 @@ def _is_compared(arguments: list[Value]) -> bool:
 
 
 OPERATIONS["network"] = network
+
+
+def generated(it: Interpreter, cls: str, node: ast.AST) -> Value | None:
+    """What ``generate`` of a language model gives: ids, and scores in float32; None: it is no such."""
+    given = {one.arg for one in node.keywords} if isinstance(node, ast.Call) else set()
+    if not (cls.endswith(LANGUAGE_MODELS) or "input_ids" in given):
+        return None
+    ids = Tensor(
+        dtypes.V_INTEGER, "processed", (), node, it.module, assumptions=assume.LIBRARY, rank=2
+    )
+    if "return_dict_in_generate" not in given:
+        return ids
+    scores = Tensor(
+        dtypes.V_FLOAT32, "processed", (), node, it.module, assumptions=assume.LIBRARY, rank=2
+    )
+    found: dict[str, Value] = {name: Sequence(None, scores, "tuple") for name in SCORES}
+    return Batch({"sequences": ids, **found}, unknown())
+
+
+SCORES: Final = ("scores", "logits")
+"""What ``generate`` casts to float32 at each step, and keeps of it."""

@@ -18,6 +18,7 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.joining import facts, is_new, join, perhaps_cast, widened
 from precision_lint.domains.values import (
+    BUFFER,
     EMPTY,
     KEPT,
     MULTIPLIED,
@@ -722,3 +723,16 @@ def _weights_in(it: Interpreter, value: Instance, weights: Weights) -> Dtypes:
 def _perhaps(entry: Cast, root: Root) -> Cast:
     """A cast that one of two branches makes."""
     return entry._replace(dtypes=dtypes.join(entry.dtypes, root.made))
+
+
+def as_before(old: Value, new: Value) -> Value:
+    """What was changed in place: a parameter or buffer stays one, and moves with its module.
+
+    Training takes a parameter anywhere that it was thought to go before.
+    """
+    if not isinstance(old, Tensor) or not isinstance(new, Tensor) or not old.flags & PARAMETER:
+        return new
+    flags = new.flags | old.flags & (PARAMETER | BUFFER | KEPT)
+    if old.flags & BUFFER:
+        return new.but(flags=flags)
+    return new.but(flags=flags, lo=min(old.lo, new.lo), hi=max(old.hi, new.hi))
