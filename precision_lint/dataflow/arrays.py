@@ -88,6 +88,19 @@ def _is_used_as_tensor(symbol: Symbol) -> bool:
     )
 
 
+MOVED: Final = frozenset({"reshape", "flatten", "ravel", "squeeze", "copy", "transpose"})
+"""Methods of arrays that leave an index an index."""
+
+
+def used_as_index(it: Interpreter, index: Value) -> None:
+    """What is an index holds integers or is a mask: so does the tensor that an array was made of."""
+    for part in index.items or () if isinstance(index, Sequence) else (index,):
+        while isinstance(part, Array) and part.op in MOVED and part.operands:
+            part = part.operands[0]
+        if isinstance(part, Array) and part.op == "numpy" and part.node is not None:
+            it.retract_at("bfloat16-to-numpy", part.node, part.home)
+
+
 def _array_kind(value: Value) -> dtypes.Dtypes:
     """The dtype of an operand of NumPy."""
     if isinstance(value, Tensor) and may_be_number(value):

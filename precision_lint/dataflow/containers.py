@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any, Final
 
-from precision_lint.dataflow import casts, objects, records, special_methods
+from precision_lint.dataflow import arrays, casts, objects, records, special_methods
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.ranges import after_store
 from precision_lint.dataflow.tensors import HAZARDS, Applied, dtype_of
@@ -237,6 +237,7 @@ def chosen(table: Table, default: Value | None, node: ast.expr) -> Value:
 
 def subscript(it: Interpreter, value: Value, index: Value, node: ast.Subscript) -> Value:
     """``value[index]``"""
+    arrays.used_as_index(it, index)
     if isinstance(value, Tensor):
         return _indexed(it, value, index, node)
     if isinstance(value, Sequence):
