@@ -820,3 +820,14 @@ def test_a_choice_of_dtypes_rests_on_what_each_of_them_does() -> None:
     )
     (found,) = [one for one in lint(text) if one.code == "MP301"]
     assert "float arguments of this function have the model's dtype" in found.assumptions
+
+
+def test_each_call_of_a_wrapper_has_a_message_of_its_own() -> None:
+    text = (
+        "def region(*args, **kwargs):\n    return torch.autocast(*args, **kwargs)\n\n\n"
+        "def wide(net, x):\n    with region('cuda', dtype=torch.float32):\n        return net(x)\n\n\n"
+        "def wrong(net, x):\n    with region(torch.device('cuda')):\n        return net(x)\n"
+    )
+    found = {one.message: one.confidence for one in lint(text) if one.code == "MP210"}
+    assert found["a device where its type, a text, is expected"] is Confidence.CERTAIN
+    assert all(one is not Confidence.CERTAIN for text, one in found.items() if "float32" in text)
