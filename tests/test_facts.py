@@ -831,3 +831,12 @@ def test_each_call_of_a_wrapper_has_a_message_of_its_own() -> None:
     found = {one.message: one.confidence for one in lint(text) if one.code == "MP210"}
     assert found["a device where its type, a text, is expected"] is Confidence.CERTAIN
     assert all(one is not Confidence.CERTAIN for text, one in found.items() if "float32" in text)
+
+
+def test_a_model_that_is_cast_to_a_default_rests_on_it() -> None:
+    text = (
+        "def f(net, x, dtype=torch.float16):\n    net = net.to(dtype)\n    y = net(x)\n"
+        "    return torch.log(y.sigmoid() + 1e-8)\n"
+    )
+    (found,) = [one for one in lint(text) if one.code == "MP301"]
+    assert "the caller leaves an argument at its default" in found.assumptions

@@ -1102,3 +1102,19 @@ def test_a_method_of_something_is_no_function_of_the_file_by_its_name() -> None:
         text = NAMESAKE.format(method=method)
         found = lint_source(text, precision=["amp-float16"], select=["MP301"])
         assert [one.code for one in found] == ["MP301"], method
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ("with torch.autocast('cuda', enabled=False):\n        return p @ p", "MP203"),
+        ("return torch.cdist(p, p)", "MP214"),
+    ],
+)
+def test_plain_functions_need_a_region_even_where_the_mode_is_stated(body: str, code: str) -> None:
+    text = f"import torch\n\n\ndef f(a, b):\n    p = a @ b\n    {body}\n"
+    region = "\n\ndef train(a, b):\n    with torch.autocast('cuda'):\n        return f(a, b)\n"
+    for given, expected in ((text, []), (text + region, [code])):
+        assert [
+            one.code for one in lint_source(given, precision=["amp-float16"], select=[code])
+        ] == expected

@@ -542,7 +542,10 @@ def call_unknown(
             _fed(it, symbol.vector, arguments, node)
         else:
             _fed_features(it, weights, given, node, class_of(symbol))
-        return network(it, symbol.label, weights, given, node)
+        made = network(it, symbol.label, weights, given, node)
+        if cast and isinstance(made, Unknown):
+            made.symbol.assumptions |= symbol.assumptions & assume.DEFAULT  # of the cast
+        return made
     return child(it, callee, "()")
 
 
