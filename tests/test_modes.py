@@ -1118,3 +1118,17 @@ def test_plain_functions_need_a_region_even_where_the_mode_is_stated(body: str, 
         assert [
             one.code for one in lint_source(given, precision=["amp-float16"], select=[code])
         ] == expected
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"), [("self.bank", ["MP503"]), ("torch.zeros(8, 4)", [])]
+)
+def test_what_a_module_keeps_in_a_buffer_may_be_half(target: str, expected: list[str]) -> None:
+    text = (
+        "import torch\nfrom torch import nn\n\n\nclass Memory(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.register_buffer('bank', torch.zeros(8, 4))\n\n"
+        f"    def forward(self, x, at):\n        bank = {target}\n        bank[at] = x.detach()\n"
+        "        return bank\n"
+    )
+    found = lint_source(text, precision=["amp-float16"], select=["MP503"])
+    assert [one.code for one in found] == expected

@@ -548,13 +548,14 @@ def _depends(term: Tensor, total: Any) -> bool:
 
 def _moves(it: Interpreter, target: ast.expr, node: ast.AST) -> bool:
     """Whether a loop calls something with the total, for a term or for another value of its name: a state."""
-    loop = it.nest[-1]
-    if not isinstance(target, ast.Name) or loop.function is not it.function:
+    loop, function = it.nest[-1], it.function
+    if not isinstance(target, ast.Name) or function is None:
         return False
+    around = loop.node if loop.function is function else function.node
     names = names_in(node, ast.Load)
     made = [node] + [
         one.value
-        for one in ast.walk(loop.node)
+        for one in ast.walk(around)
         if isinstance(one, ast.Assign) and names & names_in(one.targets[0], ast.Store)
     ]
     return any(

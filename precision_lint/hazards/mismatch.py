@@ -33,6 +33,7 @@ from precision_lint.domains.dtypes import (
 )
 from precision_lint.domains.values import (
     BROUGHT,
+    BUFFER,
     DtypeValue,
     Instance,
     Sequence,
@@ -159,6 +160,7 @@ def parted(it: Interpreter, applied: Applied) -> None:
         among=_is_among(applied),
         backward=_function_of(it, pair.modes),
         into_narrow=pair.narrow.at == strict[0],
+        into_buffer=pair.wide.at == strict[0] and bool(wide.flags & BUFFER),
     )
 
 

@@ -361,8 +361,11 @@ def _may_be_data(event: Event) -> bool:
 
 
 def _handed(event: Event, variant: Variant) -> bool:
-    """Whether an event may rest on an argument that is half: the guard of a probability."""
+    """Whether an event may rest on an argument that is half: the guard of a probability, or what a module
+    writes into a buffer of its own, as a memory of embeddings."""
     facts = event.facts
+    if event.kind == "dtype-mismatch":
+        return variant.of_module and bool(facts["writes"] and facts["into_buffer"])
     return event.kind in HANDED and (event.kind != "log-guard" or facts["of_probability"])
 
 
