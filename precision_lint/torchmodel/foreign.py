@@ -147,7 +147,7 @@ FUNCTIONS: Final = _table()
 """Operations by their dotted name."""
 
 ARRAYS: Final = frozenset({
-    "PIL", "SimpleITK", "cupy", "cv2", "dask", "geopandas", "h5py", "imageio", "jax", "keras", "librosa",
+    "PIL", "SimpleITK", "cupy", "cv2", "dask", "geopandas", "h5py", "imageio", "jax", "librosa",
     "mindspore", "mlx", "networkx", "nibabel", "paddle", "pandas", "polars", "pydicom", "rasterio",
     "scipy", "shapely", "skimage", "sklearn", "soundfile", "statsmodels", "tensorflow",
     "tensorflow_model_optimization", "tifffile", "trimesh", "xarray", "zarr",

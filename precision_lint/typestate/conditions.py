@@ -55,7 +55,7 @@ def learned(
 ) -> Known:
     """The conditions that hold once a test has gone one way, of those that are asked more than once."""
     facts = dict(known)
-    for key, truth in _facts(_open_part(test, known, receiver), holds):
+    for key, truth in _facts(*_open_part(test, holds, known, receiver)):
         if key in asked:
             facts[_of(key, receiver)] = truth
     return tuple(sorted(facts.items()))
@@ -136,12 +136,19 @@ def conditions(test: ast.expr) -> Iterator[str]:
     return (_key(part)[0] for part in parts(test))
 
 
-def _open_part(test: ast.expr, known: Known, receiver: Receiver | None) -> ast.expr:
-    """The one part that decides ``a and b``, ``a or b``, where the others are known to leave it open."""
-    if not isinstance(test, ast.BoolOp):
-        return test
-    left = [part for part in test.values if decided(part, known, receiver) is None]
-    return _open_part(left[0], known, receiver) if len(left) == 1 else test
+def _open_part(
+    test: ast.expr, holds: bool, known: Known, receiver: Receiver | None
+) -> tuple[ast.expr, bool]:
+    """The one part that decides ``a and b``, ``a or b``, where the others leave it open, and its outcome."""
+    while True:
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            test, holds = test.operand, not holds
+            continue
+        parts = test.values if isinstance(test, ast.BoolOp) else []
+        left = [part for part in parts if decided(part, known, receiver) is None]
+        if len(left) != 1:
+            return test, holds
+        test = left[0]
 
 
 def _facts(test: ast.expr, holds: bool) -> Iterable[tuple[str, bool]]:
