@@ -22,7 +22,7 @@ class ScalerNotCheckpointed(Rule):
     It stays silent for weights alone, for a scaler that is off, where more may be added to the dict,
     where the dict has an entry of the scaler's or amp's name, where each state has a file of
     its own, the scaler's too, for what is only seen to step, as a schedule does, and for a scaler that
-    neither scales in its file nor is handed on.
+    is not handed on where nothing in its file scales.
 
     ## Why it breaks
     A new scaler starts at 65536. The run that continues throws steps away until it has found its

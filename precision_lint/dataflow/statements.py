@@ -270,7 +270,7 @@ def _try(it: Interpreter, node: ast.Try) -> bool:
     ends = [] if ended else [after]
     handlers: list[list[Any]] = []
     older_only = _imports_what_exists(node.body)
-    if older_only:
+    if older_only and it.function is None:
         unreached = it.module.facts.setdefault("unreached", set())
         unreached.update(one for handler in node.handlers for one in ast.walk(handler))
     for handler in node.handlers if not older_only else ():

@@ -553,6 +553,7 @@ def _moves(it: Interpreter, target: ast.expr, node: ast.AST) -> bool:
         return False
     around = loop.node if loop.function is function else function.node
     names = names_in(node, ast.Load)
+    sum_itself = node.value if isinstance(node, ast.Assign) else None  # torch.add(total, term)
     made = [node] + [
         one.value
         for one in ast.walk(around)
@@ -562,8 +563,7 @@ def _moves(it: Interpreter, target: ast.expr, node: ast.AST) -> bool:
         target.id in names_in(given, ast.Load)
         for value in made
         for one in ast.walk(value)
-        if isinstance(one, ast.Call)
-        and one is not getattr(node, "value", None)  # torch.add(total, term)
+        if isinstance(one, ast.Call) and one is not sum_itself
         for given in (*one.args, *(keyword.value for keyword in one.keywords))
     )
 
@@ -754,10 +754,8 @@ def added_by_index(it: Interpreter, applied: Applied) -> None:
     function = applied.node.func
     target = function.value if isinstance(function, ast.Attribute) else applied.node
     source = applied["source"] or applied["src"] or applied["values"]
-    if not is_op(source, "ones", "ones_like", "new_ones"):
-        added |= (
-            assume.SIZE
-        )  # how many share a place is not known; what is counted is meant to be many
+    if not is_op(source, "ones", "ones_like", "new_ones"):  # what is counted is meant to be many
+        added |= assume.SIZE
     if modes:
         _report_total(it, applied.node, modes, _rests_on(total) | added, target, total, None)
 

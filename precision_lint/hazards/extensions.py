@@ -15,8 +15,10 @@ from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import AMP16, AMPBF, FLOAT32, HALF16, LOW
 from precision_lint.domains.values import (
     PARAMETER,
+    Closure,
     DtypeValue,
     Instance,
+    Sequence,
     Tensor,
     Unknown,
     Value,
@@ -236,7 +238,7 @@ def run_again(it: Interpreter, callee: Value, node: ast.AST, method: str = "") -
     callee: the owner, where it is a method.
     """
     identity = _identity(callee, method)
-    if identity is None or _is_launch(node):
+    if identity is None or _is_launch(it, node):
         return
     forward = _forward(it)
     on = dtypes.regions_on(it.region.dtypes)
@@ -255,12 +257,11 @@ def run_again(it: Interpreter, callee: Value, node: ast.AST, method: str = "") -
         )  # fmt: skip
 
 
-def _is_launch(node: ast.AST) -> bool:
+def _is_launch(it: Interpreter, node: ast.AST) -> bool:
     """``kernel[grid](...)`` launches a kernel, which no region reaches; a list of models has one index."""
     launched = getattr(node, "func", None)
-    return isinstance(launched, ast.Subscript) and isinstance(
-        launched.slice, (ast.Tuple, ast.Lambda)
-    )
+    grid = it.expr(launched.slice) if isinstance(launched, ast.Subscript) else None
+    return isinstance(grid, Closure) or (isinstance(grid, Sequence) and grid.kind == "tuple")
 
 
 def _identity(callee: Value, method: str) -> tuple[str, int] | None:

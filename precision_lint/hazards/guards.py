@@ -19,6 +19,7 @@ from precision_lint.domains.values import DETACHED, Scalar, Tensor, number
 from precision_lint.hazards.magnitudes import holder
 from precision_lint.hazards.places import (
     SQUASHING,
+    is_only_in,
     like_places,
     made_at,
     on_cpu,
@@ -585,8 +586,11 @@ def limited_above(it: Interpreter, applied: Applied) -> None:
     value = peel(applied.tensor(0))
     if is_op(value, "clamp", "clamp_max") and value.home is it.module:
         event = it.events.get(("lost-guard", it.place(value.node), None))
-        alone = any(one is value.node for one in ast.walk(applied.node))
-        if alone and event is not None and event.facts["becomes"] == 1.0:
+        if (
+            is_only_in(it, value.node, applied.node)
+            and event is not None
+            and event.facts["becomes"] == 1.0
+        ):
             it.retract("lost-guard", value)
 
 

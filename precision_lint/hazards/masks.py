@@ -36,6 +36,7 @@ MADE: Final[dict[str, int]] = {
 }  # fmt: skip
 """Operations that make a tensor of a number: the index of the number."""
 FLOAT32_HOLDS: Final = 3.4028235677973366e38
+"""Beyond it numbers are infinite in float32: its maximum and half a step."""
 EXTREMES: Final = ("finfo.min", "finfo.max", "-finfo.max", "-finfo.min")
 
 

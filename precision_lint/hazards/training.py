@@ -547,17 +547,16 @@ def _in_reach(it: Interpreter) -> Iterator[Special]:
 
 
 def _is_used(module: Module, name: Any) -> bool:
-    """Whether a scaler of a name scales somewhere in a file, or is handed to what may."""
-    known: set[str] | None = module.facts.get("scalers used")
-    if known is None:
-        asked = module.methods_called().items()
-        known = {owner.rpartition(".")[2] for owner, names in asked if "scale" in names}
-        for one in every(module.tree):
-            if isinstance(one, ast.Call):
-                given = (*one.args, *(keyword.value for keyword in one.keywords))
-                known |= {(dotted(value) or "").rpartition(".")[2] for value in given}
-        module.facts["scalers used"] = known
-    return name in known
+    """Whether something scales in a file, or a scaler of a name is handed to what may."""
+    if any("scale" in names for names in module.methods_called().values()):
+        return True
+    handed: set[str] | None = module.facts.get("handed")
+    if handed is None:
+        calls = [one for one in every(module.tree) if isinstance(one, ast.Call)]
+        given = [value for one in calls for value in (*one.args, *(k.value for k in one.keywords))]
+        handed = {(dotted(value) or "").rpartition(".")[2] for value in given}
+        module.facts["handed"] = handed
+    return name in handed
 
 
 # gradients of several ranks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from precision_lint.dataflow.devices import upcasts_on_cpu
-from precision_lint.dataflow.graph import peel, same, through
+from precision_lint.dataflow.graph import is_op, peel, same, through
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
@@ -149,12 +149,14 @@ INDEXED: Final = frozenset({"scatter", "index_fill", "index_copy", "index_put"})
 """Operations that keep the dtype of what they write into."""
 
 
-def _is_meant(value: Tensor) -> bool:
-    """Whether half is asked for, or an operand is brought to what is not known: who leaves a region casts."""
-    inner = peel(value)
-    if value.flags & BROUGHT or (inner.op == "cast" and inner.data == "explicit"):
+def _is_meant(value: Tensor, inner: Any) -> bool:
+    """Whether half is asked for, or an operand is brought to what is not known: who leaves a region casts.
+
+    inner: the operand before it was transposed.
+    """
+    if value.flags & BROUGHT or (is_op(inner, "cast") and inner.data == "explicit"):
         return True
-    return inner.op == "join" and _perhaps_upcast(inner)  # where it is not, half was asked for
+    return is_op(inner, "join") and _perhaps_upcast(inner)  # where it is not, half was asked for
 
 
 @hazard(*LOWERED)
@@ -180,13 +182,11 @@ def left_half(it: Interpreter, applied: Applied) -> None:
                 low |= 1 << mode
         low &= ~wide
         inner = peel(value)
-        turned = inner.operands[0] if isinstance(inner, Tensor) and inner.op in TURNED else inner
+        turned = through(inner, TURNED)
         if isinstance(turned, Tensor) and turned.flags & PARAMETER:
             halved |= dtypes.modes_of(value.dtypes, LOW)
             continue
-        if not low or not isinstance(inner, Tensor):
-            continue
-        if _is_meant(value):
+        if not low or not isinstance(inner, Tensor) or _is_meant(value, turned):
             continue
         modes |= low
         found = found or value
