@@ -307,6 +307,8 @@ class Context:
         inside = [self.tree.expression(place) for place in places]
         if not isinstance(node, ast.Call) or statement is None or None in inside:
             return None
+        if self.receiver(cast) is None:
+            return None
         return self.edit.move(statement, node, [n for n in inside if n is not None], text)
 
     def dtype_of(self, place: Place, name: str) -> Edits | None:
@@ -343,7 +345,7 @@ class Context:
         """Take a method call off its receiver."""
         node = self.tree.node(call)
         statement = self.tree.statement(node) if node is not None else None
-        if not isinstance(node, ast.Call) or statement is None:
+        if not isinstance(node, ast.Call) or self.receiver(call) is None or statement is None:
             return None
         return self.edit.exchange(statement, {node: ""})
 

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 from typing import Any, Final
 
-from precision_lint.dataflow import methods, regions
+from precision_lint.dataflow import bound_methods, methods, regions
 from precision_lint.dataflow.choices import around
 from precision_lint.dataflow.containers import assign, elements, index_key, subscript
 from precision_lint.dataflow.interpreter import (
@@ -417,7 +417,13 @@ def _call(it: Interpreter, node: ast.Call) -> Value:
         unpacked = it.unpacked
         callee = it.expr(function)
         it.unpacked = unpacked
-        result = it.call(callee, arguments, keywords, node)
+        kept = bound_methods.called(it, callee, node)
+        if kept is None:
+            result = it.call(callee, arguments, keywords, node)
+        else:
+            if it.statement_value is node:
+                it.statement_value = kept.node
+            result = methods.call_method(it, kept.owner, kept.name, arguments, keywords, kept.node)
     it.unpacked = False
     return result
 

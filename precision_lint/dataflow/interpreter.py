@@ -216,6 +216,8 @@ class Interpreter:
         """Attributes of objects that methods store, by the variable that holds the value."""
         self.changes: dict[int, int] = {}  # how often an object's attributes changed, by their id
         self.kin: list[tuple[Symbol, Any]] = []  # see ``linked``
+        self.reads: dict[int, tuple[Value, ast.Attribute, Function | None]] = {}
+        """Attributes by the number of their symbol: of what, where and in which function each was read last."""
         self.leaves: list[Tensor] = []
         """Parameters of the function at hand that a call gave a tensor."""
         self.emitted: list[Variant] = []

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from precision_lint.dataflow import (
     around,
+    bound_methods,
     building,
     casts,
     declared,
@@ -129,7 +130,7 @@ def _of_tensor(it: Interpreter, value: Tensor, name: str, node: ast.AST) -> Valu
         return Scalar(None, "bool")
     if name in ("values", "indices") and value.op in ("max", "min", "sort", "topk", "median"):
         return value if name == "values" else value.but(dtypes=dtypes.V_INTEGER)
-    return Special("method", node, it.module, of=value, name=name)
+    return bound_methods.bound(it, value, name, node)
 
 
 def _of_instance(it: Interpreter, value: Instance, name: str, node: ast.AST) -> Value:
@@ -155,7 +156,7 @@ def _attribute_of(it: Interpreter, value: Instance, name: str, node: ast.AST) ->
         assumed = assume.INPUT if objects.is_module(it, value.cls) else assume.BATCH
         known = it.unknown(name, dtypes.BATCHES, assumed)
         value.attributes[("unknown", name)] = known
-    return known
+    return bound_methods.read(it, known, value, node)
 
 
 def _of_unknown(it: Interpreter, value: Unknown, name: str, node: ast.AST) -> Value:
@@ -182,7 +183,7 @@ def _of_unknown(it: Interpreter, value: Unknown, name: str, node: ast.AST) -> Va
         return Tensor(V_FLOAT32, made_by, (), node, it.module, 0.0, 1.0, known, DETACHED)
     found = child(it, value, name)
     counts([found] if name in ("size", "itemsize", "nbytes") else ())  # of tensors, a method
-    return found
+    return bound_methods.read(it, found, value, node)
 
 
 def _of_reference(it: Interpreter, value: Reference, name: str, node: ast.AST) -> Value:
@@ -208,7 +209,7 @@ def _of_special(it: Interpreter, value: Special, name: str, node: ast.AST) -> Va
         return Scalar(value.fields.get("type"), "str", op="device", operands=(value,))
     if value.kind == "shape":
         return Scalar(None, "int", 0)
-    return Special("method", node, it.module, of=value, name=name)
+    return bound_methods.bound(it, value, name, node)
 
 
 def _of_class(it: Interpreter, value: ClassValue, name: str, node: ast.AST) -> Value:
@@ -240,7 +241,7 @@ def _of_array(it: Interpreter, value: Array, name: str, node: ast.AST) -> Value:
         return Special("shape", node, it.module, of=value)
     if name == "T":
         return value
-    return Special("method", node, it.module, of=value, name=name)
+    return bound_methods.bound(it, value, name, node)
 
 
 def _bound(it: Interpreter, value: Value, name: str, node: ast.AST) -> Value:
@@ -252,7 +253,7 @@ def _bound(it: Interpreter, value: Value, name: str, node: ast.AST) -> Value:
         fields = {"values": 0, "indices": 1, "U": 0, "S": 1, "sign": 0, "Q": 0, "R": 1}
         if fields[name] < len(items):
             return items[fields[name]]
-    return Special("method", node, it.module, of=value, name=name)
+    return bound_methods.bound(it, value, name, node)
 
 
 ATTRIBUTES: Final[dict[type, Callable[[Interpreter, Any, str, ast.AST], Value]]] = {

@@ -348,6 +348,7 @@ class Program:
         it = self.interpreter
         it.stored.clear()
         it.changes.clear()
+        it.reads.clear()
         it.quiet.clear()
         it.notes = {key: value for key, value in it.notes.items() if not _of_function(key)}
 

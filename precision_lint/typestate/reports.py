@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -77,7 +78,8 @@ def _left_stepped(machine: Machine) -> None:
         return
     scaler, optimizer = step.objects[:2]
     lasts = isinstance(scaler, Special) and "given" in scaler.fields
-    name = dotted(step.node.func.value)  # type: ignore[attr-defined]
+    method = getattr(step.node, "func", None)
+    name = dotted(method.value) if isinstance(method, ast.Attribute) else None
     if not lasts or machine.key(scaler) in machine.made or not name or _has_parents(machine):
         return
     if any(_may_be_of(owner, name) for owner in _updated(machine.home)):

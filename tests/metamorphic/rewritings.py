@@ -251,6 +251,27 @@ def hoisted(tree: ast.Module) -> ast.Module | None:
     return tree if count else None
 
 
+def callees_kept(tree: ast.Module) -> ast.Module | None:
+    """What a statement calls gets a name of its own in front: ``step = optimizer.step``, ``step()``."""
+    count = 0
+    for function in _functions(tree):
+        for block in list(_blocks(function)):
+            for statement in list(block):
+                if not isinstance(statement, ast.Assign | ast.Return | ast.Expr):
+                    continue
+                call = statement.value
+                if not isinstance(call, ast.Call) or not _plain(call.func):
+                    continue
+                if isinstance(call.func, ast.Name) and call.func.id == "super":
+                    continue
+                name = f"callee_{count}"
+                count += 1
+                made = ast.Assign([ast.Name(name, ast.Store())], call.func)
+                call.func = ast.Name(name, ast.Load())
+                block.insert(block.index(statement), made)
+    return tree if count else None
+
+
 def _plain(node: ast.expr) -> bool:
     """Whether nothing is computed before the arguments."""
     while isinstance(node, ast.Attribute):
@@ -383,6 +404,7 @@ REWRITINGS: dict[str, Rewriting] = {
     "functions as methods": as_methods,
     "functions by alias": by_alias,
     "arguments hoisted": hoisted,
+    "callees kept": callees_kept,
     "names inlined": inlined,
     "arms swapped": swapped_arms,
     "code in helpers": in_helpers,
