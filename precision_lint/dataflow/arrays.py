@@ -88,6 +88,16 @@ def _is_used_as_tensor(symbol: Symbol) -> bool:
     )
 
 
+def of_method(
+    it: Interpreter, name: str, value: Array, arguments: Arguments, keywords: Keywords
+) -> dtypes.Dtypes:
+    """The dtype of what a method of an array gives: ``mean(axis, dtype)``."""
+    at = arrays.DTYPE_AT.get(name, 0) - 1  # the function is given the array as well
+    given = keywords.get("dtype") or (arguments[at] if 0 <= at < len(arguments) else None)
+    asked = dtype_of(it, given) if given is not None else None
+    return asked or arrays.method(name, value.dtypes)
+
+
 MOVED: Final = frozenset({"reshape", "flatten", "ravel", "squeeze", "copy", "transpose"})
 """Methods of arrays that leave an index an index."""
 

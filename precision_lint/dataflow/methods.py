@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from precision_lint.dataflow import (
     around,
+    arrays,
     bound_methods,
     building,
     casts,
@@ -718,11 +719,10 @@ def _array_method(
         )
     if name in ("item", "tolist"):
         return Scalar(None, "number", value.lo, value.hi)
-    if name in ("argmax", "argmin", "argsort", "nonzero"):
-        return Array(dtypes.V_INTEGER, name, (value,), node, it.module)
     kept = name in ("reshape", "copy", "transpose", "flatten", "ravel", "squeeze", "max", "min")
     lo, hi = (value.lo, value.hi) if kept else (-INF, INF)
-    return Array(value.dtypes, name, (value,), node, it.module, lo, hi)
+    vector = arrays.of_method(it, name, value, arguments, keywords)
+    return Array(vector, name, (value,), node, it.module, lo, hi)
 
 
 def _scalar_method(

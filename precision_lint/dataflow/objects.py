@@ -392,6 +392,7 @@ class Cast(NamedTuple):
 Weights = dict[tuple[Root, tuple[str, ...]], Cast]
 
 
+HALVES: Final = (dtypes.FLOAT16, dtypes.BFLOAT16)
 PART: Final = -1
 """The number of what an ``__init__`` builds, which goes with its object."""
 
@@ -428,7 +429,10 @@ def assumed_of_weights(it: Interpreter, owner: Instance) -> int:
         root.kept and root.number != it.number and root.node is not None
         for root in (whole, *[one for one in parts if one.number != PART])
     )
-    return found | assume.ELSEWHERE if out_of_sight and not here else found
+    if here or not out_of_sight:
+        return found
+    half = last is not None and last.place is not None and last.dtypes[dtypes.CODE] in HALVES
+    return found | (assume.KEPT if half else assume.ELSEWHERE)
 
 
 Way = tuple[tuple[Root, tuple[str, ...]], ...]

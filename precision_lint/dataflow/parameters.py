@@ -45,6 +45,7 @@ from precision_lint.domains.values import (
     Symbol,
     Table,
     Tensor,
+    Unknown,
     Value,
 )
 from precision_lint.syntax.imports import is_test
@@ -327,3 +328,15 @@ def initialise(it: Interpreter, made: Instance) -> None:
     if is_module(it, cls):
         leave_open(cls, ancestry(it, cls), made.attributes)
     it.weights = weights
+    _given_as_built(cls, made)
+
+
+def _given_as_built(cls: Class, made: Instance) -> None:
+    """Models in attributes of which nothing is known: those that the file gives objects of this class."""
+    built: dict[Any, Instance] = cls.facts.get("built", {})
+    for name, value in made.attributes.items():
+        held = {id(one): one for each in built.values() if (one := each.attributes.get(name))}
+        if isinstance(value, Unknown) and len(held) == 1:
+            (given,) = held.values()
+            if isinstance(given, Instance):
+                made.attributes[name] = given

@@ -424,7 +424,8 @@ def casts_to(decorator: Value) -> Value | None:
 
 def _cast_in(it: Interpreter, wanted: Value) -> None:
     """``custom_fwd(cast_inputs=torch.float32)``: in a region it casts the arguments."""
-    if dtype_of(it, wanted) != dtypes.V_FLOAT32 or it.region.dtypes == dtypes.V_OFF:
+    to = dtype_of(it, wanted)
+    if to is None or it.region.dtypes == dtypes.V_OFF:
         return
     given = it.function.parameters[1:] if it.function is not None else ()
     for name in [parameter.arg for parameter in given]:
@@ -432,7 +433,7 @@ def _cast_in(it: Interpreter, wanted: Value) -> None:
         if isinstance(value, (Tensor, Unknown)):
             tensor = tensor_of(it, value)
             if tensor is not None:
-                vector = dtypes.raised(tensor.dtypes, it.region.dtypes)
+                vector = dtypes.cast_in(tensor.dtypes, it.region.dtypes, to)
                 flags = tensor.flags & ~REGIONAL
                 it.variables[name] = tensor.but(
                     dtypes=vector, op="cast", operands=(tensor,), data="explicit", flags=flags

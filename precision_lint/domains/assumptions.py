@@ -32,6 +32,7 @@ ON_CPU: Final = 1 << 20
 WRAPPED: Final = 1 << 21
 SIGN: Final = 1 << 22
 MANY: Final = 1 << 23
+KEPT: Final = 1 << 24
 
 NAMES: Final = {
     INPUT: "float arguments of this function have the model's dtype",
@@ -53,6 +54,7 @@ NAMES: Final = {
     AGAIN: "this function is called for each batch",
     OLDER: "the code runs on a torch before the release that brought this",
     ELSEWHERE: "nothing casts these weights in another place",
+    KEPT: "these weights stay as the code casts them",
     ON_CPU: "this runs on the CPU",
     WRAPPED: "what this optimizer is wrapped in keeps no float32 copy of parameters, and no loss scale",
     SIGN: "the terms of a sum do not cancel",

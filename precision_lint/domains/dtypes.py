@@ -189,12 +189,12 @@ def _lowered(dtype: int, region: int) -> int:
     return kept | cast | (dtype & ANY if region & MAYBE else 0) or dtype
 
 
-def _raised(dtype: int, region: int) -> int:
-    """The same for an operation on the float32 list."""
+def _raised(dtype: int, region: int, to: int = FLOAT32) -> int:
+    """The same for an operation on the float32 list, or for one that casts to another dtype."""
     if not region:
         return dtype
     kept = dtype & (FLOAT64 | INTEGER | BOOLEAN | COMPLEX) if not dtype & OTHER else 0
-    cast = FLOAT32 if dtype & (FLOAT32 | LOW) else 0
+    cast = to if dtype & (FLOAT32 | LOW) else 0
     return kept | cast | (dtype & ANY if region & MAYBE else 0) or dtype
 
 
@@ -202,6 +202,11 @@ _promote = _memoised(promote_sets)
 _join = _memoised(_join_sets)
 lowered = _memoised(_lowered)
 raised = _memoised(_raised)
+
+
+def cast_in(a: Dtypes, region: Dtypes, to: Dtypes) -> Dtypes:
+    """A float operand that is cast to one dtype wherever autocast is on."""
+    return tuple([_raised(one, on, own) for one, on, own in zip(a, region, to, strict=True)])
 
 
 def promote(a: Dtypes, b: Dtypes) -> Dtypes:
@@ -217,12 +222,15 @@ def join(a: Dtypes, b: Dtypes) -> Dtypes:
 def agreed(operands: list[Dtypes]) -> list[Dtypes]:
     """Operands that must have one dtype, where it is known of some: what is unknown has that one, too.
 
-    As written (``code``) the region around is not known, and with it the dtype they have to have.
+    As written (``code``) the region around is not known, and with it the dtype they have to have, but
+    that it is half where one of them is.
     """
     found = list(operands)
-    for mode in range(CODE + 1, len(MODES)):
+    for mode in range(len(MODES)):
         sets = [one[mode] for one in operands]
         known = [one for one in sets if not one & OTHER and one & FLOATS]
+        if mode == CODE and known and known[0] not in (FLOAT16, BFLOAT16):
+            continue
         if known and len(known) < len(sets):
             for i, one in enumerate(sets):
                 if one & OTHER:

@@ -14,7 +14,7 @@ from precision_lint.syntax.imports import is_test
 
 USUAL = (
     assume.INPUT | assume.ENTRY | assume.NETWORK | assume.FLAG | assume.DEFAULT | assume.WEIGHTS
-    | assume.BRANCH | assume.LIBRARY | assume.BATCH | assume.AGAIN | assume.ELSEWHERE
+    | assume.BRANCH | assume.LIBRARY | assume.BATCH | assume.AGAIN | assume.ELSEWHERE | assume.KEPT
 )  # fmt: skip
 """Assumptions that are mostly right where the mode is in force."""
 BY_MODE = (
@@ -274,7 +274,7 @@ def _is_rare(event: Event, mode: int, variant: Variant, assumptions: int, force:
         return large and bool(assumptions & TWICE)
     rare = event.kind in RARE or plain
     if mode == CODE:
-        guesses = assumptions & ~(assume.OUTSIDE | assume.DEFAULT)
+        guesses = assumptions & ~(assume.OUTSIDE | assume.DEFAULT | assume.KEPT)
         return bool(guesses) and (rare or bool(guesses & (guesses - 1)))
     shown, sign = force.modes[mode]
     cast = _is_cast(variant, mode, force)

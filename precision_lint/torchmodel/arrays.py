@@ -60,7 +60,7 @@ DTYPE_AT: Final = {
          "frombuffer", "fromiter", "fromfile", "fromstring", "loadtxt"),
         1,
     ),
-    **dict.fromkeys(("full", "full_like", "sum", "mean", "prod", "cumsum", "cumprod"), 2),
+    **dict.fromkeys(("full", "full_like", "sum", "mean", "prod", "cumsum", "cumprod", "std", "var"), 2),
     **dict.fromkeys(("arange", "eye", "tri"), 3),
     "linspace": 5, "logspace": 5, "geomspace": 4,
 }  # fmt: skip
