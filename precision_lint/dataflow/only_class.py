@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 from precision_lint.dataflow.declared import last
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.objects import ancestry, find_method, is_module
+from precision_lint.dataflow.regions import speaks
 from precision_lint.syntax.program import Class, Function, Module, every, scan
 
 USUAL: Final = frozenset({
@@ -105,21 +106,51 @@ def _is_alone(function: Function, name: str) -> bool:
 def _in_region(function: Function, calls: list[ast.Call]) -> bool:
     """Whether a call stands in a region of autocast: what runs in one is a model."""
     inside: set[ast.AST] | None = function.facts.get("inside regions")
-    if any(map(_is_autocast, getattr(function.node, "decorator_list", ()))):
+    decorators = getattr(function.node, "decorator_list", ())
+    if any(_opens(function, one) for one in decorators):
         return bool(calls)
     if inside is None:
         regions = [
             one
             for one in every(function.node)
-            if isinstance(one, ast.With)
-            and any(_is_autocast(item.context_expr) for item in one.items)
+            if isinstance(one, ast.With) and any(_opens(function, each) for each in _entered(one))
         ]
         inside = function.facts["inside regions"] = {x for one in regions for x in every(one)}
     return not inside.isdisjoint(calls)
 
 
-def _is_autocast(opened: ast.expr) -> bool:
-    return isinstance(opened, ast.Call) and last(opened.func) == "autocast"
+def _entered(node: ast.With) -> Iterator[ast.expr]:
+    """What a ``with`` enters, also by the stack that it holds: ``stack.enter_context(manager)``."""
+    yield from (item.context_expr for item in node.items)
+    for one in node.body:
+        call = one.value if isinstance(one, ast.Expr) else None
+        if isinstance(call, ast.Call) and last(call.func) == "enter_context":
+            yield from call.args
+
+
+def _opens(function: Function, entered: ast.expr) -> bool:
+    """Whether an expression is a region: of autocast, of a function that names it, or a variable that holds one."""
+    home, named = function.module, function.facts.get("regions by name")
+    if named is None:
+        named = function.facts["regions by name"] = {
+            target.id
+            for one in (*every(function.node), *home.tree.body)
+            if isinstance(one, ast.Assign) and _makes_region(home, one.value)
+            for target in one.targets
+            if isinstance(target, ast.Name)
+        }
+    return _makes_region(home, entered) or (isinstance(entered, ast.Name) and entered.id in named)
+
+
+def _makes_region(home: Module, node: ast.expr) -> bool:
+    """Whether an expression calls autocast, or a function of its file that names it, on one way at least."""
+    if isinstance(node, ast.IfExp):
+        return _makes_region(home, node.body) or _makes_region(home, node.orelse)
+    known: set[str] | None = home.facts.get("makers of regions")
+    if known is None:
+        own = {one.name for one in home.functions if speaks(one)}
+        known = home.facts["makers of regions"] = own | {"autocast"}
+    return isinstance(node, ast.Call) and last(node.func) in known
 
 
 def _handed(function: Function, name: str) -> Iterator[tuple[ast.Call, Function, str]]:

@@ -215,12 +215,20 @@ def enter(it: Interpreter, value: Value, node: ast.AST) -> Callable[[], None] | 
         if value.kind == "stack":
             return lambda: _leave_all(value.fields["leaving"])
         if value.kind == "generator" and value.fields.get("region") is not None:
-            before, it.region = it.region, value.fields["region"]
+            before, it.region = it.region, _handed_over(it, value.fields["region"], node)
             return lambda: setattr(it, "region", before)
     if isinstance(value, Reference):
         for named in NAMED:
             named(it, value.name, node)
     return None
+
+
+def _handed_over(it: Interpreter, region: Region, node: ast.AST) -> Region:
+    """The region that a generator function opens, as its caller opens it."""
+    if region.sites == it.region.sites:
+        return region  # it opens none
+    sites = (it.place(node), *region.sites)
+    return region._replace(sites=sites[:6], loop=it.loops, outer=it.region)
 
 
 def _leave_all(leaving: list[Callable[[], None]]) -> None:

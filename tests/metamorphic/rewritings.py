@@ -364,6 +364,56 @@ def in_methods(tree: ast.Module) -> ast.Module | None:
     return tree if changed else None
 
 
+def regions_kept(tree: ast.Module) -> ast.Module | None:
+    """What a ``with`` enters first gets a name of its own in front."""
+    count = 0
+    for function in _functions(tree):
+        for block in list(_blocks(function)):
+            for statement in list(block):
+                if not isinstance(statement, ast.With):
+                    continue
+                item = statement.items[0]
+                if isinstance(item.context_expr, ast.Call):
+                    name = f"context_{count}"
+                    count += 1
+                    made = ast.Assign([ast.Name(name, ast.Store())], item.context_expr)
+                    item.context_expr = ast.Name(name, ast.Load())
+                    block.insert(block.index(statement), made)
+    return tree if count else None
+
+
+def regions_in_functions(tree: ast.Module) -> ast.Module | None:
+    """Regions with constant arguments are opened by context managers of the module."""
+    made: list[ast.stmt] = []
+    for function in _functions(tree):
+        for node in ast.walk(function):
+            for item in node.items if isinstance(node, ast.With) else ():
+                if item.optional_vars is None and _is_constant_region(item.context_expr):
+                    name = f"region_{len(made)}"
+                    opened = ast.unparse(item.context_expr)
+                    head = f"@contextlib.contextmanager\ndef {name}():"
+                    made += ast.parse(f"{head}\n    with {opened}:\n        yield").body
+                    item.context_expr = ast.Call(ast.Name(name, ast.Load()), [], [])
+    start = _after_imports(tree)
+    tree.body[start:start] = [*ast.parse("import contextlib").body, *made]
+    return tree if made else None
+
+
+def _after_imports(tree: ast.Module) -> int:
+    imports = [i for i, one in enumerate(tree.body) if isinstance(one, ast.Import | ast.ImportFrom)]
+    return imports[-1] + 1 if imports else 0
+
+
+def _is_constant_region(node: ast.expr) -> bool:
+    """Whether an expression is a call of an attribute ``autocast`` with constants and names of torch."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return False
+    given = [*node.args, *(keyword.value for keyword in node.keywords)]
+    return node.func.attr == "autocast" and all(
+        isinstance(one, ast.Constant) or ast.unparse(one).startswith("torch.") for one in given
+    )
+
+
 def decorated(tree: ast.Module) -> ast.Module | None:
     """A region that is all of a function's body becomes a decorator, where its arguments are constants."""
     changed = False
@@ -409,6 +459,8 @@ REWRITINGS: dict[str, Rewriting] = {
     "arms swapped": swapped_arms,
     "code in helpers": in_helpers,
     "code in methods": in_methods,
+    "regions kept": regions_kept,
+    "regions in functions": regions_in_functions,
     "regions as decorators": decorated,
 }
 
