@@ -129,7 +129,7 @@ def _entered(node: ast.With) -> Iterator[ast.expr]:
 
 
 def _opens(function: Function, entered: ast.expr) -> bool:
-    """Whether an expression is a region: of autocast, of a function that names it, or a variable that holds one."""
+    """Whether an expression is a region: of autocast, of a function that names it, or of a variable."""
     home, named = function.module, function.facts.get("regions by name")
     if named is None:
         named = function.facts["regions by name"] = {
