@@ -21,7 +21,7 @@ from precision_lint.dataflow.operators import BINARY, asked, binary, compare, ne
 from precision_lint.dataflow.protocol import noted
 from precision_lint.dataflow.tensors import looked_at
 from precision_lint.domains import dtypes
-from precision_lint.domains.joining import NULL, any_of, join, unknown
+from precision_lint.domains.joining import NULL, any_of, join, join_all, unknown
 from precision_lint.domains.values import (
     NONE,
     ClassValue,
@@ -317,27 +317,45 @@ def _generated(
     element: Value | None = None
     source = elements(it, it.expr(first.iter), first.iter)
     result: list[tuple[Value, ...]] | tuple[Value, ...]
-    if isinstance(source, list) and len(source) <= 8 and len(generators) == 1 and not first.ifs:
+    if isinstance(source, list) and len(source) <= 8 and len(generators) < 3 and not first.ifs:
         result = []
         for item in source:
             assign(it, first.target, item, node)
-            result.append(tuple([it.expr(part) for part in parts]))
+            result.append(_of_each(it, generators[1:], parts, node))
+        if result and len(generators) > 1:
+            result = tuple([join_all(column) for column in zip(*result, strict=True)])
     else:
-        for number, generator in enumerate(generators):
-            inner = source if not number else elements(it, it.expr(generator.iter), generator.iter)
-            one = _joined(inner)
-            element = element if element is not None else one
-            assign(it, generator.target, one, node)
-            for test in generator.ifs:
-                it.expr(test)
-                it.narrow(test, True)
-        result = tuple([it.expr(part) for part in parts])
+        element = _joined(source)
+        assign(it, first.target, element, node)
+        _test(it, first)
+        result = _of_each(it, generators[1:], parts, node)
     it.depth -= 1
     it.loops -= 1
     inner_trace, it.trace = it.trace, trace
     noted(it, "loop", node, inner_trace, objects=() if element is None else (element,))
     it.variables, it.live, it.region = outside, live, region
     return result
+
+
+def _of_each(
+    it: Interpreter, generators: list[ast.comprehension], parts: list[ast.expr], node: ast.AST
+) -> tuple[Value, ...]:
+    """What a comprehension gives for one item of its first loop, in one item of the others."""
+    for generator in generators:
+        assign(
+            it,
+            generator.target,
+            _joined(elements(it, it.expr(generator.iter), generator.iter)),
+            node,
+        )
+        _test(it, generator)
+    return tuple([it.expr(part) for part in parts])
+
+
+def _test(it: Interpreter, generator: ast.comprehension) -> None:
+    for test in generator.ifs:
+        it.expr(test)
+        it.narrow(test, True)
 
 
 def _joined(values: Value | list[Value]) -> Value:

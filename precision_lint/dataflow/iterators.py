@@ -24,6 +24,9 @@ def call(
 ) -> Value:
     """``itertools.chain(...)``"""
     last = name.rpartition(".")[2]
+    if last == "from_iterable" and arguments:
+        inner = elements(it, arguments[0], node)
+        last, arguments = "chain", inner if isinstance(inner, list) else [inner]
     if last == "chain":
         owners = [v for v in arguments if isinstance(v, Special) and v.kind == "parameters"]
         if owners and len(owners) == len(arguments):

@@ -292,10 +292,10 @@ def _parameter(
     fixed = isinstance(asked, Scalar) and asked.value is False
     most = TRAINED * max(abs(made.lo), abs(made.hi), 1.0)
     lo, hi = (made.lo, made.hi) if fixed else (-most, most)
-    flags = made.flags & ~(DETACHED | ON_DEVICE) | PARAMETER | (KEPT if is_beside(made) else 0)
+    flags = PARAMETER | (KEPT if is_beside(made) else 0) | (DETACHED if fixed else 0)
     return made.but(
-        op="parameter", operands=(made,), node=node, home=it.module, flags=flags,
-        symbol=None, lo=lo, hi=hi,
+        op="parameter", operands=(made,), node=node, home=it.module, symbol=None, lo=lo, hi=hi,
+        flags=made.flags & ~(DETACHED | ON_DEVICE) | flags,
     )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ from precision_lint.domains.dtypes import ALL_MODES, BFLOAT16, CODE, FLOAT16, OT
 from precision_lint.domains.joining import any_of
 from precision_lint.domains.values import (
     BUFFER,
+    DETACHED,
     GRADIENT,
     PARAMETER,
     Instance,
@@ -93,11 +94,15 @@ def _trained(
 
 
 def _weights_in(it: Interpreter, owner: Value) -> Iterator[tuple[dtypes.Dtypes, Place | None, int]]:
-    """The dtype of an object's weights, or that in which all of its layers were made one by one."""
+    """The dtype of an object's weights, of parameters of its own, or that in which all of its layers were made
+    one by one."""
     whole = _weights(it, owner)
     yield whole
     if not isinstance(owner, Instance) or was_cast(it, owner) is not None:
         return
+    for value in owner.attributes.values():
+        if isinstance(value, Tensor) and value.flags & (PARAMETER | BUFFER | DETACHED) == PARAMETER:
+            yield value.dtypes, None, value.assumptions
     parts = [one for one in with_parts(owner) or () if not parts_of(one, one.attributes)]
     layers = [one for one in parts if not has_no_weights(it, one, cast=True)]
     made = {weights_of(it, one)[0] for one in layers}
