@@ -217,10 +217,33 @@ def load(it: Interpreter, cls: Class, name: str, keywords: Keywords, node: ast.A
     return Instance(cls, like.attributes, objects.new_root(vector, node, it))
 
 
+def _shown(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value | None:
+    """What a bar shows the progress over: ``tqdm(batches, desc="...")``; None: it is moved by hand."""
+    if name in foreign.RANGES:
+        return it.call(Reference("builtins.range"), arguments, {}, node)
+    if name not in foreign.BARS:
+        return None
+    given = [one for one in arguments if not (isinstance(one, Scalar) and one.kind == "bool")]
+    named = (
+        keywords[name] for name in ("iterable", "sequence", "gen", "tasks") if name in keywords
+    )
+    return next(iter(given), None) or next(named, None)
+
+
 def call(
     it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
 ) -> Value:
-    """A function or class of another library: an unknown object, perhaps a model with a dtype."""
+    """A function or class of another library: what a bar goes over, or what ``_object`` makes."""
+    shown = _shown(it, name, arguments, keywords, node)
+    return shown or _object(it, name, arguments, keywords, node)
+
+
+def _object(
+    it: Interpreter, name: str, arguments: Arguments, keywords: Keywords, node: ast.AST
+) -> Value:
+    """What a library gives: an unknown object, perhaps a model with a dtype."""
     known = foreign.FUNCTIONS.get(name)
     if known is not None:
         return operate(it, known, arguments, keywords, node)

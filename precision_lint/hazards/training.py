@@ -297,13 +297,12 @@ def _changed(it: Interpreter, call: ast.Call, given: list[ast.expr]) -> bool:
     return False
 
 
-def _cast_of_items(it: Interpreter, value: Value | None) -> Place | None:
-    """Where the parameters in a list, picked out of a module's, were cast."""
+def _owners_of_items(value: Value | None) -> list[Value]:
+    """Whose the parameters in a list are that were picked out of a module's."""
     item = any_of(value) if isinstance(value, Sequence) else None
-    owners = (
-        owners_of(item.data) if isinstance(item, Tensor) and isinstance(item.data, Special) else ()
+    return (
+        owners_of(item.data) if isinstance(item, Tensor) and isinstance(item.data, Special) else []
     )
-    return next((_weights(it, one)[1] for one in owners), None)
 
 
 def prepared(it: Interpreter, node: ast.AST, given: list[Value]) -> None:
@@ -316,11 +315,17 @@ def prepared(it: Interpreter, node: ast.AST, given: list[Value]) -> None:
     if text(owner.symbol.attributes.get("mixed_precision")) != "fp16":
         return
     steps = [one for one in given if isinstance(one, Special) and one.kind == "optimizer"]
-    models = [at for at, one in zip(node.args, given, strict=False) if one not in steps]
     for one in steps:
         given_to = one.fields.get("parameters")
         half, assumptions, place = trained_dtype(it, given_to)
-        place = place or _cast_of_items(it, given_to)
+        picked = _owners_of_items(given_to)
+        place = place or next((_weights(it, owner)[1] for owner in picked), None)
+        trained = {id(owner) for owner in (*owners_of(given_to), *picked)}
+        models = [  # not the batches, of which a function asks the length, or shows the progress
+            at
+            for at, model in zip(node.args, given, strict=False)
+            if isinstance(model, Instance) or id(model) in trained
+        ]
         if half & FLOAT16 and place is not None and not _changed(it, node, models):
             _report_scaled(it, place, node, assumptions | assume.LIBRARY)
 

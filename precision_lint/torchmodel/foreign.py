@@ -153,6 +153,24 @@ ARRAYS: Final = frozenset({
     "tensorflow_model_optimization", "tifffile", "trimesh", "xarray", "zarr",
 })  # fmt: skip
 """Packages whose functions and objects give arrays, or tensors of their own, never torch's."""
+TQDM: Final = tuple([
+    f"tqdm.{module}"
+    for module in ("", "auto.", "std.", "notebook.", "autonotebook.", "asyncio.", "rich.", "gui.")
+])  # fmt: skip
+"""Where ``tqdm`` has its bars."""
+BARS: Final = frozenset({
+    *[module + name for module in TQDM
+      for name in ("tqdm", "tqdm_notebook", "tqdm_asyncio", "tqdm_rich", "tqdm_gui")],
+    "rich.progress.track", "accelerate.utils.tqdm", "accelerate.utils.tqdm.tqdm", "alive_progress.alive_it",
+    "fastprogress.progress_bar", "fastprogress.master_bar", "fastprogress.fastprogress.progress_bar",
+    "fastprogress.fastprogress.master_bar", "progressbar.progressbar",
+    "mmcv.track_iter_progress", "mmengine.track_iter_progress", "mmengine.utils.track_iter_progress",
+    "diffusers.utils.logging.tqdm", "transformers.utils.logging.tqdm", "datasets.utils.logging.tqdm",
+    "datasets.utils.tqdm", "huggingface_hub.utils.tqdm",
+})  # fmt: skip
+"""Bars that show how far a loop came: iterating over one gives what iterating over its argument gives."""
+RANGES: Final = frozenset([module + name for module in TQDM for name in ("trange", "tnrange")])
+"""Such bars over a range."""
 PLAIN: Final = frozenset({
     "calendar", "csv", "datetime", "gc", "getpass", "glob", "hashlib", "json", "locale", "logging", "os",
     "pathlib", "platform", "psutil", "re", "resource", "secrets", "shutil", "socket", "statistics", "string",
