@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from precision_lint.dataflow import bound_methods, methods, regions
+from precision_lint.dataflow.bindings import bind
 from precision_lint.dataflow.choices import around
 from precision_lint.dataflow.containers import assign, elements, index_key, subscript
 from precision_lint.dataflow.interpreter import (
@@ -387,9 +388,7 @@ def _text(it: Interpreter, node: ast.JoinedStr) -> Value:
 
 @expression(ast.NamedExpr)
 def _named(it: Interpreter, node: ast.NamedExpr) -> Value:
-    value = it.expr(node.value)
-    assign(it, node.target, value, node)
-    return value
+    return bind(it, node, it.expr(node.value))
 
 
 @expression(ast.Await)

@@ -23,7 +23,7 @@ from precision_lint.domains.values import (
     class_of,
 )
 from precision_lint.events import Place
-from precision_lint.syntax.program import Function, every
+from precision_lint.syntax.program import Function, bindings, every
 from precision_lint.torchmodel import foreign
 
 
@@ -61,9 +61,8 @@ def note(it: Interpreter, kind: str, node: ast.AST, *objects: Value | None) -> N
     it.trace.append(Step(kind, node, it.place(node), objects))
 
 
-def stored(it: Interpreter, node: ast.Assign | ast.AugAssign, value: Value) -> None:
+def stored(it: Interpreter, target: ast.expr, value: Value) -> None:
     """Record that a variable is set which a test asks: a flag or a counter that the function itself sets."""
-    target = node.targets[0] if isinstance(node, ast.Assign) else node.target
     if isinstance(target, ast.Name) and it.function is not None:
         if target.id in _switches(it.function):
             note(it, "set", target, value)
@@ -76,13 +75,13 @@ def _switches(function: Function) -> frozenset[str]:
         nodes = list(every(function.node))
         tests = [one.test for one in nodes if isinstance(one, (ast.If, ast.While, ast.IfExp))]
         asked = {one.id for test in tests for one in every(test) if isinstance(one, ast.Name)}
-        plain = [one for one in nodes if isinstance(one, ast.Assign) and len(one.targets) == 1]
+        pairs = [pair for one in nodes for pair in bindings(one)]
         constant = {
-            getattr(one.targets[0], "id", "")
-            for one in plain
-            if isinstance(one.value, ast.Constant) and isinstance(one.value.value, (int, NoneType))
+            getattr(target, "id", "")
+            for target, value in pairs
+            if isinstance(value, ast.Constant) and isinstance(value.value, (int, NoneType))
         }
-        followed = {id(one.targets[0]) for one in plain}
+        followed = {id(target) for target, _ in pairs}
         followed |= {id(one.target) for one in nodes if isinstance(one, ast.AugAssign)}
         stores = [
             one for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)

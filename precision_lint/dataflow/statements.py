@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from precision_lint.dataflow import special_methods
+from precision_lint.dataflow.bindings import STORED, bind
 from precision_lint.dataflow.choices import around, left
 from precision_lint.dataflow.containers import assign, elements, is_entered
 from precision_lint.dataflow.declared import NUMBERS, as_annotated, last, states
@@ -24,12 +25,10 @@ from precision_lint.dataflow.interpreter import (
     merge,
     widen,
 )
-from precision_lint.dataflow.narrowing import held_test, is_test
 from precision_lint.dataflow.objects import merge_weights
 from precision_lint.dataflow.operators import BINARY, asked, binary, is_equal
 from precision_lint.dataflow.protocol import RETURNED, note, noted, stored
 from precision_lint.dataflow.regions import enter
-from precision_lint.dataflow.training import wraps
 from precision_lint.domains.joining import facts, join, unknown
 from precision_lint.domains.values import (
     NONE,
@@ -47,8 +46,6 @@ from precision_lint.domains.values import (
 from precision_lint.syntax.program import dotted, every
 from precision_lint.torchmodel import amp
 
-STORED: Final[list[Callable[[Interpreter, ast.expr, Value, ast.AST], None]]] = []
-"""What to look for where a value is stored (``hazards``)."""
 UNROLL: Final = 8
 """Items of a sequence that a loop is interpreted for one by one."""
 
@@ -74,16 +71,7 @@ def _expr(it: Interpreter, node: ast.Expr) -> bool:
 
 @statement(ast.Assign)
 def _assign(it: Interpreter, node: ast.Assign) -> bool:
-    value = it.expr(node.value)
-    if node.value.__class__ is ast.Call:
-        wraps(node, value)
-    if is_test(node.value):
-        value = held_test(it, value, node.value)
-    for target in node.targets:
-        for look in STORED:
-            look(it, target, value, node)
-        assign(it, target, value, node)
-    stored(it, node, value)
+    bind(it, node, it.expr(node.value))
     return False
 
 
@@ -96,7 +84,7 @@ def _annotated(it: Interpreter, node: ast.AnnAssign) -> bool:
             said = node.annotation
         if said is not None:
             value = as_annotated(it, it.module, value, said)
-        assign(it, node.target, value, node)
+        bind(it, node, value)
     return False
 
 
@@ -109,7 +97,7 @@ def _augmented(it: Interpreter, node: ast.AugAssign) -> bool:
     for look in STORED:
         look(it, node.target, result, node)
     assign(it, node.target, result, node)
-    stored(it, node, result)
+    stored(it, node.target, result)
     return False
 
 

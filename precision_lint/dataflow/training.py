@@ -27,7 +27,7 @@ from precision_lint.domains.values import (
     Value,
     class_of,
 )
-from precision_lint.syntax.program import dotted
+from precision_lint.syntax.program import bindings, dotted
 from precision_lint.torchmodel import foreign
 
 SCALERS: Final = frozenset({
@@ -240,15 +240,15 @@ PREPARED: Final = "prepared", ""
 """What a framework made that scales losses: its optimizers divide by the scale as they step."""
 
 
-def replaces(node: ast.Assign, call: ast.Call) -> bool:
+def replaces(node: ast.AST, call: ast.Call) -> bool:
     """Whether what a call gives takes the place of one of its arguments: ``a, b = place(a, b)``."""
-    named = [getattr(target, "elts", (target,)) for target in node.targets]
+    named = [getattr(one, "elts", (one,)) for one, value in bindings(node) if value is call]
     targets = {dotted(one) for group in named for one in group} - {None}
     given = [*call.args, *(one.value for one in call.keywords)]
     return any(dotted(one) in targets for one in given)
 
 
-def wraps(node: ast.Assign, result: Value) -> None:
+def wraps(node: ast.Assign | ast.AnnAssign | ast.NamedExpr, result: Value) -> None:
     """What a call gives in the place of what it got may wrap it: ``model, opt = prepare(model, opt)``."""
     if not isinstance(result, (Unknown, Sequence)) or not isinstance(node.value, ast.Call):
         return

@@ -6,9 +6,9 @@ import ast
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
+from precision_lint.dataflow.bindings import STORED
 from precision_lint.dataflow.graph import behind, is_op, peel, same
 from precision_lint.dataflow.interpreter import Interpreter
-from precision_lint.dataflow.statements import STORED
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -33,7 +33,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.hazards.places import made_at, names_in, on_cpu
 from precision_lint.hazards.rounding import EXACT
-from precision_lint.syntax.program import Function, Module, every
+from precision_lint.syntax.program import Function, Module, bindings, every
 
 SLOWEST: Final = {FLOAT16: 0.99, BFLOAT16: 0.95}
 """From which share of what is kept on an average of 0 stops short of 1 by more than 1 %: 0.95 of 1 in float16,
@@ -516,7 +516,7 @@ def _added(
         _report_total(it, node, modes, _rests_on(total) | needed, target, value, None)
     elif _is_number(total) and not (missing and isinstance(node, ast.AugAssign)):
         _report_total(it, node, modes, term.assumptions | needed, target, value, term, True)
-    elif isinstance(node, ast.Assign):
+    elif bindings(node):
         _report_total(it, node, modes, term.assumptions | needed, target, value, term)
     else:  # whatever is added takes its dtype
         _report_total(it, node, modes, _rests_on(total) | needed, target, value, None)
@@ -553,17 +553,18 @@ def _moves(it: Interpreter, target: ast.expr, node: ast.AST) -> bool:
         return False
     around = loop.node if loop.function is function else function.node
     names = names_in(node, ast.Load)
-    sum_itself = node.value if isinstance(node, ast.Assign) else None  # torch.add(total, term)
+    sums = [value for one, value in bindings(node) if one is target]  # torch.add(total, term)
     made = [node] + [
-        one.value
+        value
         for one in ast.walk(around)
-        if isinstance(one, ast.Assign) and names & names_in(one.targets[0], ast.Store)
+        for bound, value in bindings(one)
+        if names & names_in(bound, ast.Store)
     ]
     return any(
         target.id in names_in(given, ast.Load)
         for value in made
         for one in ast.walk(value)
-        if isinstance(one, ast.Call) and one is not sum_itself
+        if isinstance(one, ast.Call) and one not in sums
         for given in (*one.args, *(keyword.value for keyword in one.keywords))
     )
 

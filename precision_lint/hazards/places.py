@@ -10,7 +10,7 @@ from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains.values import ON_CPU, ON_DEVICE, ModuleValue, Reference, Tensor
 from precision_lint.events import Place
-from precision_lint.syntax.program import Class, Module, every
+from precision_lint.syntax.program import Class, Module, bindings, every
 
 
 def on_cpu(it: Interpreter, value: Tensor) -> int | None:
@@ -247,13 +247,13 @@ def is_only_in(it: Interpreter, made: ast.AST | None, node: ast.AST) -> bool:
         return True
     around = it.function.node if it.function is not None else it.module.tree
     nodes = list(every(around))
-    for one in nodes:
-        if isinstance(one, ast.Assign) and one.value is made and len(one.targets) == 1:
-            name = getattr(one.targets[0], "id", None)
-            uses = [
-                n
-                for n in nodes
-                if isinstance(n, ast.Name) and n.id == name and n.ctx.__class__ is ast.Load
-            ]
-            return len(uses) == 1 and uses[0] in inside
+    names = (target for one in nodes for target, value in bindings(one) if value is made)
+    for target in names:
+        name = getattr(target, "id", None)
+        uses = [
+            n
+            for n in nodes
+            if isinstance(n, ast.Name) and n.id == name and n.ctx.__class__ is ast.Load
+        ]
+        return len(uses) == 1 and uses[0] in inside
     return False

@@ -194,11 +194,7 @@ def wrapped(it: Interpreter, node: ast.AST, given: list[Value]) -> None:
 def _replaces(it: Interpreter, call: ast.AST) -> bool:
     """Whether the result of a call takes the place of one of its arguments."""
     body = it.function.node if it.function is not None else it.module.tree
-    return isinstance(call, ast.Call) and any(
-        replaces(one, call)
-        for one in ast.walk(body)
-        if isinstance(one, ast.Assign) and one.value is call
-    )
+    return isinstance(call, ast.Call) and any(replaces(one, call) for one in ast.walk(body))
 
 
 HANDED_OVER.append(wrapped)

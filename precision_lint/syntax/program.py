@@ -311,6 +311,27 @@ def dotted(node: ast.AST) -> str | None:
     return ".".join([node.id, *reversed(parts)])
 
 
+def bindings(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
+    """The targets of an assignment with what each is given: ``x = y``, ``x: T = y``, ``(x := y)``."""
+    if isinstance(node, (ast.AnnAssign, ast.NamedExpr)):
+        return [(node.target, node.value)] if node.value is not None else []
+    found: list[tuple[ast.expr, ast.expr]] = []
+    for target in node.targets if isinstance(node, ast.Assign) else ():
+        found += _paired(target, node.value)  # type: ignore[attr-defined]
+    return found
+
+
+def _paired(target: ast.expr, value: ast.expr) -> list[tuple[ast.expr, ast.expr]]:
+    """A target with its value, each by itself in ``x, y = 1, 2``."""
+    kinds = (ast.Tuple, ast.List)
+    if not isinstance(target, kinds) or not isinstance(value, kinds):
+        return [(target, value)]
+    parts = [*target.elts, *value.elts]
+    if len(target.elts) != len(value.elts) or any(isinstance(one, ast.Starred) for one in parts):
+        return [(target, value)]
+    return list(zip(target.elts, value.elts, strict=True))
+
+
 def blocks(node: ast.stmt) -> Iterator[list[ast.stmt]]:
     """The blocks of a compound statement."""
     for name in ("body", "orelse", "finalbody"):

@@ -20,7 +20,7 @@ from precision_lint.domains.values import (
     Value,
 )
 from precision_lint.events import Place
-from precision_lint.syntax.program import Function, Module, scan
+from precision_lint.syntax.program import Function, Module, bindings, scan
 
 
 def looked_up(loop: ast.AST, steps: Iterable[Step]) -> Iterator[Step]:
@@ -36,9 +36,8 @@ def looked_up(loop: ast.AST, steps: Iterable[Step]) -> Iterator[Step]:
     items = {
         name.id
         for one in ast.walk(loop)
-        if isinstance(one, ast.Assign) and varies(one.value)
-        for name in one.targets
-        if isinstance(name, ast.Name)
+        for name, value in bindings(one)
+        if isinstance(name, ast.Name) and varies(value)
     }
     for step in steps:
         if step.kind not in ("step", "unscale") or not isinstance(step.node, ast.Call):

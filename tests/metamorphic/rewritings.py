@@ -447,6 +447,90 @@ def commented(text: str) -> str:
     return "\n".join(lines)
 
 
+# assignments
+
+
+Made = Callable[[ast.Name, ast.expr, int], list[ast.stmt] | None]
+"""What stands in the place of an assignment, the number of which is given, to one name."""
+
+
+def _assignments(tree: ast.Module, make: Made) -> ast.Module | None:
+    """Assignments to one local name are replaced: of what is called, computed, or part of something."""
+    number = 0
+    for function in _functions(tree):
+        shared = {
+            name
+            for one in ast.walk(function)
+            if isinstance(one, ast.Global | ast.Nonlocal)
+            for name in one.names
+        }
+        for block in _blocks(function):
+            for at, node in reversed(list(enumerate(block))):
+                if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+                    continue
+                target, kinds = (
+                    node.targets[0],
+                    ast.Call | ast.BinOp | ast.Attribute | ast.Subscript,
+                )
+                if not isinstance(target, ast.Name) or target.id in shared:
+                    continue
+                made = make(target, node.value, number) if isinstance(node.value, kinds) else None
+                if made is not None:
+                    block[at : at + 1] = made
+                    number += 1
+    return tree if number else None
+
+
+def by_walrus(tree: ast.Module) -> ast.Module | None:
+    """``x = f(y)`` as ``(x := f(y))``."""
+
+    def made(target: ast.Name, value: ast.expr, number: int) -> list[ast.stmt]:
+        return [ast.Expr(ast.NamedExpr(target, value))]
+
+    return _assignments(tree, made)
+
+
+def in_tuples(tree: ast.Module) -> ast.Module | None:
+    """``x = f(y)`` as ``x, other = (f(y), None)``."""
+
+    def made(target: ast.Name, value: ast.expr, number: int) -> list[ast.stmt]:
+        other = ast.Name(f"other_{number}", ast.Store())
+        pair = ast.Tuple([value, ast.Constant(None)], ast.Load())
+        return [ast.Assign([ast.Tuple([target, other], ast.Store())], pair)]
+
+    return _assignments(tree, made)
+
+
+def annotated(tree: ast.Module) -> ast.Module | None:
+    """``x = f(y)`` as ``x: object = f(y)``."""
+
+    def made(target: ast.Name, value: ast.expr, number: int) -> list[ast.stmt]:
+        return [ast.AnnAssign(target, ast.Name("object", ast.Load()), value, 1)]
+
+    return _assignments(tree, made)
+
+
+# loops
+
+
+def with_bars(tree: ast.Module) -> ast.Module | None:
+    """``for x in xs`` as ``for x in tqdm(xs)``."""
+    loops = [n for f in _functions(tree) for n in ast.walk(f) if isinstance(n, ast.For)]
+    for loop in {id(one): one for one in loops}.values():
+        loop.iter = ast.Call(ast.Name("tqdm", ast.Load()), [loop.iter], [])
+    return _importing(tree, "from tqdm import tqdm") if loops else None
+
+
+def _importing(tree: ast.Module, *lines: str) -> ast.Module:
+    """A module with more lines behind its imports."""
+    imports = (ast.Import, ast.ImportFrom)
+    last = max((at for at, one in enumerate(tree.body) if isinstance(one, imports)), default=-1)
+    doc = 1 if ast.get_docstring(tree) is not None else 0
+    at = max(last + 1, doc)
+    tree.body[at:at] = ast.parse("\n".join(lines)).body
+    return tree
+
+
 REWRITINGS: dict[str, Rewriting] = {
     "locals renamed": renamed_locals,
     "definitions renamed": renamed_definitions,
@@ -462,6 +546,10 @@ REWRITINGS: dict[str, Rewriting] = {
     "regions kept": regions_kept,
     "regions in functions": regions_in_functions,
     "regions as decorators": decorated,
+    "values by walrus": by_walrus,
+    "values in tuples": in_tuples,
+    "assignments annotated": annotated,
+    "loops with bars": with_bars,
 }
 
 

@@ -78,6 +78,8 @@ class Model(torch.nn.Module):
             z = scale(torch.relu(x.abs()))
         else:
             z = x
+        for part in z:
+            part = part.half()
         return z
 """
 
