@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from precision_lint.dataflow import casts, frozen, objects, records, settings
-from precision_lint.dataflow.calls import CALLEES, Key
+from precision_lint.dataflow.calls import CALLEES
 from precision_lint.dataflow.containers import begins, child, rebind
+from precision_lint.dataflow.contexts import Key
 from precision_lint.dataflow.filling import CASTING, leave_open
 from precision_lint.dataflow.interpreter import OPERATIONS, Interpreter, tensor_of
 from precision_lint.dataflow.layer_objects import (

@@ -11,9 +11,9 @@ import ast
 from collections.abc import Callable
 from typing import Any, Final
 
-from precision_lint.dataflow import alike, casts, declared, objects, regions, training
+from precision_lint.dataflow import alike, casts, declared, objects, regions
+from precision_lint.dataflow.contexts import Key, Summary
 from precision_lint.dataflow.creation import of_array
-from precision_lint.dataflow.graph import peel
 from precision_lint.dataflow.interpreter import (
     OPERATIONS,
     Call,
@@ -50,7 +50,6 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
 )
-from precision_lint.events import Variant
 from precision_lint.syntax.program import Function, scan
 
 CONTEXTS: Final = 12
@@ -64,136 +63,6 @@ REPEATS: Final = 4
 
 ENTRY: Final = Region((0, dtypes.FLOAT16, dtypes.BFLOAT16, 0, 0), "cuda", assume.ENTRY)
 """The region of a function of a model that nobody was seen to call."""
-
-
-class Summary:
-    """What a function gives and does in one context."""
-
-    __slots__ = (
-        "at_call",
-        "emitted",
-        "leaves",
-        "objects",
-        "recursive",
-        "result",
-        "running",
-        "symbols",
-        "trace",
-        "unpacked",
-        "ways",
-        "weights",
-        "yielded",
-    )
-
-    def __init__(self, key: Key, unpacked: bool) -> None:
-        self.result: Value | None = None
-        self.symbols = key.symbols
-        self.ways = key.ways
-        self.trace: list[Any] = []
-        self.weights: dict[Any, Any] = {}
-        self.yielded: Region | None = None
-        self.running = True
-        self.recursive = False
-        self.leaves: list[Tensor] = []
-        """The parameters, as the body saw them."""
-        self.objects = key.objects
-        self.unpacked = unpacked
-        """Whether a call may give more keywords than are known (``**options``)."""
-        self.at_call: list[Any] = []
-        """What is to be reported at each call."""
-        self.emitted: list[Variant] = []
-        """What was reported inside, which holds for every caller that comes here in this context."""
-
-
-class Key:
-    """Builds the key of a context, with symbols numbered in order of appearance."""
-
-    def __init__(self, it: Interpreter) -> None:
-        self.it = it
-        self.symbols: list[int] = []
-        self.objects: dict[int, Symbol] = {}
-        """Unknown objects by their numbers."""
-        self.ways: list[objects.Way] = []
-        """Objects with weights, in order of appearance."""
-
-    def vector(self, vector: Dtypes) -> Dtypes:
-        if all(one <= dtypes.ANY for one in vector):
-            return vector
-        return tuple([one if one <= dtypes.ANY else self.symbol(one >> 8) << 8 for one in vector])
-
-    def symbol(self, number: int) -> int:
-        if number not in self.symbols:
-            self.symbols.append(number)
-        return -1 - self.symbols.index(number)
-
-    def of(self, value: Value | None, depth: int = 2) -> Any:
-        """A hashable stand-in for what a callee can see of a value."""
-        kind = value.__class__
-        if kind is Tensor:
-            return self._tensor(peel(value), depth)
-        if kind is Unknown:
-            symbol: Symbol = value.symbol  # type: ignore[union-attr]
-            self.objects[symbol.number] = symbol
-            bounds = ("bounds of", "") in symbol.attributes and facts(symbol.tensor)
-            return (
-                "?", self.symbol(symbol.number), self.vector(symbol.vector), symbol.assumptions, bounds,
-                training.is_marked(symbol, training.PREPARED),
-            )  # fmt: skip
-        if value is None:
-            return None
-        if kind is Instance:
-            return self._instance(value)
-        if isinstance(value, Sequence):
-            if value.items is None:
-                return ("[*]", self.of(value.element, depth))
-            return ("[]", *[self.of(item, depth) for item in value.items[:24]])
-        if isinstance(value, Table):
-            return ("{}", *[(k, self.of(v, depth)) for k, v in value.items.items()])
-        return self._other(value)
-
-    def _other(self, value: Value) -> Any:
-        if isinstance(value, (DtypeValue, Array)):
-            return (value.__class__, self.vector(value.dtypes))
-        if isinstance(value, Special):
-            options = tuple([self.of(one, 1) for one in value.fields.get("options", ())])
-            steps, of = value.fields.get("steps"), value.fields.get("of", value.fields.get("owner"))
-            own: Any = self.of(of, 1) if isinstance(of, (Unknown, Instance, Special)) else None
-            if own is None and value.kind in ("scaler", "optimizer"):
-                own = id(value)  # what happens to it, happens to that one
-            return ("special", value.kind, id(value.node), value.assumptions, options, steps, own)
-        if isinstance(value, Closure):
-            return ("closure", id(value.function), self.of(value.owner, 1), value.optional)
-        if isinstance(value, Scalar):
-            return (value.kind, value.value, value.lo, value.hi, value.assumptions, value.op)
-        if isinstance(value, ClassValue):
-            return ("class", id(value.cls))
-        return facts(value)
-
-    def _tensor(self, value: Tensor, depth: int) -> Any:
-        inner: Any = ()
-        if value.symbol is not None:
-            self.objects[value.symbol.number] = value.symbol
-        if depth and value.op not in ("input", "weight"):
-            inner = tuple([self.of(v, depth - 1) for v in value.operands[:3] if v is not None])
-        return (
-            self.vector(value.dtypes), value.op, value.lo, value.hi, value.assumptions, value.flags,
-            value.rank, value.reach, inner,
-        )  # fmt: skip
-
-    def _instance(self, value: Any) -> Any:
-        weights, _ = objects.weights_of(self.it, value)
-        self.ways.append(objects.ways(value))
-        site = 0 if objects.is_module(self.it, value.cls) else id(value.root)
-        changes = self.it.changes.get(id(value.attributes), 0)
-        return (
-            "object",
-            id(value.attributes),
-            changes,
-            site,
-            self.vector(weights),
-            value.root.made,
-            value.region is not None and facts(value.region),
-        )
 
 
 def run(
@@ -231,9 +100,9 @@ def run(
     if summary is None:
         if arguments is not None and not _matters(it, function, [*arguments, *keywords.values()]):
             return _given_up(it, function, me, node)
-        if len(function.contexts) >= _most(function) or len(it.active) >= DEPTH:
+        if _has_enough(function, outer) or len(it.active) >= DEPTH:
             return _as_alike(it, function, me, arguments, keywords, node)
-        summary = function.contexts[key] = Summary(key_of, unpacked)
+        summary = function.contexts[key] = Summary(key_of, unpacked, outer)
         _keep_alike(it, function, me, arguments, keywords, summary)
         _solve(it, function, me, arguments, keywords, node, outer, region, driver, summary)
     elif summary.running:
@@ -258,10 +127,15 @@ def run(
     return _returned(it, summary, key_of, given, function, node, opaque)
 
 
-def _most(function: Function) -> int:
-    """How many contexts of a function are told apart: each object is one of its constructor."""
+def _has_enough(function: Function, outer: Environment | None) -> bool:
+    """Whether no more contexts of a function are told apart: each object is one of its constructor, and
+    each thing that a decorator wraps has a wrapper of its own."""
+    found = len(function.contexts)
     short = function.name == "__init__" and scan(function).statements <= 2 * SMALL
-    return CONTEXTS * 4 if short else CONTEXTS
+    if outer is None or found < CONTEXTS:
+        return found >= (CONTEXTS * 4 if short else CONTEXTS)
+    own = sum(id(outer) in key for key in function.contexts)
+    return own >= CONTEXTS or found >= CONTEXTS * 8
 
 
 def _seen_called(it: Interpreter, function: Function) -> None:
@@ -583,15 +457,20 @@ def _interpret(
         summary.at_call, it.at_call = it.at_call, at_call
         del it.building[len(it.building) - len(built) :]
         it.restore(frame)
-        it.variables.update({key: one for key, one in stored.items() if key in it.variables})
+        on = bool(it.building)  # a constructor's helper may call another one
+        it.variables.update({key: one for key, one in stored.items() if on or key in it.variables})
 
 
 def _is_stub(function: Function) -> bool:
     """Whether a method does nothing, so that classes that inherit it do."""
-    return function.cls is not None and all(
-        isinstance(one, ast.Pass)
-        or (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
-        for one in function.body
+    return (
+        function.cls is not None
+        and function.kind != "function"
+        and all(
+            isinstance(one, ast.Pass)
+            or (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
+            for one in function.body
+        )
     )
 
 
@@ -605,13 +484,17 @@ def _generator(it: Interpreter, yielded: list[tuple[Value, Region]]) -> Value:
 
 
 def _nested(it: Interpreter, function: Function, node: ast.AST) -> None:
-    """Functions that were defined inside and that nobody called there, which a context's key tells."""
+    """Functions that were defined inside and that nobody called there, which a context's key tells.
+
+    What stands for a function that is decorated runs where that is called.
+    """
     trace, it.trace = it.trace, []
     for value in list(it.variables.values()):
         if isinstance(value, Closure) and value.outer is not None and value.owner is None:
             inner = value.function
             called = any(id(value.outer) in key for key in inner.contexts)
-            if not called and inner.module is it.module and inner.kind != "lambda":
+            wraps = any(isinstance(one, Closure) and one.bare for one in value.outer.values())
+            if not called and not wraps and inner.module is it.module and inner.kind != "lambda":
                 it.run(inner, None, None, {}, inner.node, value.outer)
     inside, it.trace = it.trace, []
     noted(it, "apart", node, inside)

@@ -26,7 +26,10 @@ def _closure(
     if made is not None:
         bound = [callee.owner] if callee.owner is not None else []
         return it.call(made, [*bound, *arguments], keywords, node)
-    return it.run(callee.function, callee.owner, arguments, keywords, node, callee.outer)
+    owner = callee.owner
+    if owner is None and callee.function.kind == "method" and arguments:
+        owner, *arguments = arguments  # ``Class.method(object)``, as a decorator calls it
+    return it.run(callee.function, owner, arguments, keywords, node, callee.outer)
 
 
 CALLEES[Closure] = _closure
@@ -43,13 +46,14 @@ def decorated(it: Interpreter, callee: Closure) -> Value | None:
     known: dict[Function, Value | None] = it.program.decorated
     if function not in known:
         known[function] = None  # a decorator that calls it finds the function itself
-        frame = it.save()
+        frame, unpacked = it.save(), it.unpacked
         it.module, it.function, it.variables, it.outer = function.module, None, {}, None
         it.region, it.loop, it.trace = OUTSIDE, None, []
         try:
             known[function] = _made(it, function)
         finally:
             it.restore(frame)
+            it.unpacked = unpacked
     return known[function]
 
 

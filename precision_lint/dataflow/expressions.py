@@ -369,7 +369,8 @@ def _joined(values: Value | list[Value]) -> Value:
 @expression(ast.Lambda)
 def _lambda(it: Interpreter, node: ast.Lambda) -> Value:
     prefix = f"{it.function.qualname}." if it.function is not None else ""
-    function = it.module.function(node, prefix + "<lambda>")
+    cls = it.function.cls if it.function is not None else None
+    function = it.module.function(node, prefix + "<lambda>", cls)
     outer = it.variables if it.outer is None else {**it.outer, **it.variables}
     return Closure(function, None, outer)
 

@@ -112,11 +112,13 @@ class Module:
                 for block in blocks(node):
                     self._collect(block)
 
-    def function(self, node: FunctionNode | ast.Lambda, qualname: str) -> Function:
-        """The function that a node defines, outside of classes."""
+    def function(
+        self, node: FunctionNode | ast.Lambda, qualname: str, cls: Class | None = None
+    ) -> Function:
+        """The function that a node defines, which is no method; ``cls``: one of that class is around it."""
         known = self.definitions.get(node)
         if not isinstance(known, Function):
-            known = self.definitions[node] = Function(node, self, None, qualname)
+            known = self.definitions[node] = Function(node, self, cls, qualname, inner=True)
         return known
 
     def cls(self, node: ast.ClassDef, qualname: str) -> Class:
@@ -212,7 +214,7 @@ class Class:
 
 
 class Function:
-    """A function or method definition, or a lambda.
+    """A function or method definition, or a lambda; ``cls``: the class in whose code it stands.
 
     kind: ``function``, ``method``, ``static``, ``class``, ``property`` or ``lambda``.
     """
@@ -227,13 +229,14 @@ class Function:
         module: Module,
         cls: Class | None,
         qualname: str,
+        inner: bool = False,
     ) -> None:
         self.node = node
         self.module = module
         self.cls = cls
         self.qualname = qualname
         self.name = qualname.rpartition(".")[2]
-        self.kind = _kind(node, cls)
+        self.kind = _kind(node, None if inner else cls)
         self.parameters: list[ast.arg] = [*node.args.posonlyargs, *node.args.args]
         """Positional parameters, the object of a method among them."""
         self.contexts: dict[Any, Any] = {}

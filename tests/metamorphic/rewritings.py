@@ -531,6 +531,60 @@ def _importing(tree: ast.Module, *lines: str) -> ast.Module:
     return tree
 
 
+# functions
+
+
+def in_closures(tree: ast.Module) -> ast.Module | None:
+    """The body of a function becomes a function inside of it, which is called at once."""
+    changed = False
+    for function in _outermost(tree):
+        doc = function.body[:1] if ast.get_docstring(function) is not None else []
+        body = function.body[len(doc) :]
+        if not body or isinstance(function, ast.AsyncFunctionDef) or function.name.startswith("__"):
+            continue
+        inside = [one for statement in body for one in ast.walk(statement)]
+        names = [one for one in inside if isinstance(one, ast.Name)]
+        stored = {one.id for one in names if not isinstance(one.ctx, ast.Load)}
+        given = {one.arg for one in ast.walk(function.args) if isinstance(one, ast.arg)}
+        own = ast.Yield | ast.YieldFrom | ast.Global | ast.Nonlocal
+        if given & stored or any(isinstance(one, own) for one in inside):
+            continue
+        if any(one.id == "super" for one in names):
+            continue
+        inner = ast.parse("def closure_of_all():\n    pass").body[0]
+        assert isinstance(inner, ast.FunctionDef)
+        inner.body = body
+        called = ast.parse("closure_of_all()", mode="eval").body
+        function.body = [*doc, inner, ast.Return(called)]
+        changed = True
+    return tree if changed else None
+
+
+PASSING = """\
+import functools
+def passing(function):
+    @functools.wraps(function)
+    def wrapper(*args, **kwargs):
+        return function(*args, **kwargs)
+    return wrapper
+"""
+
+
+def passing_decorators(tree: ast.Module) -> ast.Module | None:
+    """Functions and methods get a decorator that calls them as they are called."""
+    parts = [tree.body, *[one.body for one in tree.body if isinstance(one, ast.ClassDef)]]
+    wrapped = [
+        one
+        for body in parts
+        for one in body
+        if isinstance(one, ast.FunctionDef) and not one.decorator_list
+        if not one.name.startswith(("__", "test")) and one.name != "main"
+    ]
+    for one in wrapped:
+        one.decorator_list = [ast.Name("passing", ast.Load())]
+    return _importing(tree, PASSING) if wrapped else None
+
+
 REWRITINGS: dict[str, Rewriting] = {
     "locals renamed": renamed_locals,
     "definitions renamed": renamed_definitions,
@@ -550,6 +604,8 @@ REWRITINGS: dict[str, Rewriting] = {
     "values in tuples": in_tuples,
     "assignments annotated": annotated,
     "loops with bars": with_bars,
+    "bodies in closures": in_closures,
+    "passing decorators": passing_decorators,
 }
 
 
