@@ -194,8 +194,8 @@ def _steps(value: Value) -> bool:
     return isinstance(value, Special) and value.kind in ("optimizer", "scaler")
 
 
-CALLED: Final[list[Callable[[Interpreter, Value, ast.AST], None]]] = []
-"""What to look for where a model is called (``hazards``)."""
+CALLED: Final[list[Callable[[Interpreter, Value, list[Value], ast.AST], None]]] = []
+"""What to look for where a model is called, with what it is given (``hazards``)."""
 
 
 # layers of torch
@@ -211,7 +211,7 @@ def call_instance(
     """Calling a module, or an object with ``__call__``."""
     callee.root.out = True
     for look in CALLED:
-        look(it, callee, node)
+        look(it, callee, [*arguments, *keywords.values()], node)
     if not (_inside_module(it) or objects.is_own(it, callee)):
         arguments = [_handed_in(it, callee, value) for value in arguments]
         keywords = {name: _handed_in(it, callee, value) for name, value in keywords.items()}
@@ -522,9 +522,9 @@ def call_unknown(
     symbol = callee.symbol
     symbol.uses |= Symbol.CALLED
     it.unseen_calls += 1
-    for look in CALLED:
-        look(it, callee, node)
     given = [*arguments, *keywords.values()]
+    for look in CALLED:
+        look(it, callee, given, node)
     handed(it, node, callee, given)
     batch: Value | None = OPERATIONS["processed"](it, symbol.label, keywords, node)
     if batch is None and symbol.label == "generate":

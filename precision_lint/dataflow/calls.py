@@ -16,6 +16,7 @@ from precision_lint.dataflow.contexts import Key, Summary
 from precision_lint.dataflow.creation import of_array
 from precision_lint.dataflow.interpreter import (
     OPERATIONS,
+    TOLD,
     Call,
     Environment,
     Interpreter,
@@ -425,7 +426,9 @@ def _interpret(
     it.building += built
     stored: Environment = {}
     try:
+        known = _told(it)
         it.variables = bind(it, function, owner, arguments, keywords, summary.unpacked)
+        it.variables.update(known)
         body = function.node
         if isinstance(body, ast.Lambda):
             it.returned.append((it.expr(body.body), it.weights, it.live))
@@ -456,9 +459,16 @@ def _interpret(
         it.emitted = emitted + summary.emitted
         summary.at_call, it.at_call = it.at_call, at_call
         del it.building[len(it.building) - len(built) :]
+        told = _told(it)
         it.restore(frame)
+        it.variables.update(told)
         on = bool(it.building)  # a constructor's helper may call another one
         it.variables.update({key: one for key, one in stored.items() if on or key in it.variables})
+
+
+def _told(it: Interpreter) -> Environment:
+    """The facts at hand that callers and callees learn of each other."""
+    return {k: v for k, v in it.variables.items() if k.__class__ is tuple and k[0] == TOLD}
 
 
 def _is_stub(function: Function) -> bool:

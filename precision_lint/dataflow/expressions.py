@@ -15,6 +15,7 @@ from precision_lint.dataflow.interpreter import (
     Environment,
     Expression,
     Interpreter,
+    merge,
     switched_by,
 )
 from precision_lint.dataflow.objects import find_method, is_module, merge_weights, next_method
@@ -185,6 +186,15 @@ def _not_entered(it: Interpreter, others: list[ast.expr]) -> None:
             regions.drop(it, other)
 
 
+def _arm(it: Interpreter, node: ast.IfExp, arm: ast.expr) -> tuple[Value, Environment]:
+    """What one arm of a conditional expression comes to, and the variables that it changes."""
+    it.variables = dict(it.variables)
+    it.narrow(node.test, arm is node.body)
+    before = dict(it.variables)
+    value = it.expr(arm)
+    return value, {k: v for k, v in it.variables.items() if before.get(k) is not v}
+
+
 @expression(ast.IfExp)
 def _if(it: Interpreter, node: ast.IfExp) -> Value:
     test = it.expr(node.test)
@@ -194,20 +204,22 @@ def _if(it: Interpreter, node: ast.IfExp) -> Value:
     trace, variables, live, region = it.trace, it.variables, it.live, it.region
     weights = it.weights
     it.trace = []
-    it.narrow(node.test, True)
     asked_here = around(it, node.test, test)
     it.branches.append(asked_here)
-    body = it.expr(node.body)
+    body, one = _arm(it, node, node.body)
     first, it.trace = it.trace, []
     body_live, body_weights = it.live, it.weights
     it.variables, it.live, it.region, it.weights = variables, live, region, weights
-    it.narrow(node.test, False)
     it.branches[-1] = asked_here._replace(holds=not asked_here.holds)
-    other = it.expr(node.orelse)
+    other, another = _arm(it, node, node.orelse)
     it.branches.pop()
     second, it.trace = it.trace, trace
     other_live = it.live
     it.variables, it.live, it.region = variables, live, region
+    if one or another:
+        now = {name: variables[name] for name in (*one, *another) if name in variables}
+        one, another = {**now, **one}, {**now, **another}
+        it.variables = {**variables, **merge(one, another, body_live, other_live, stored=it.stored)}
     it.weights = merge_weights(body_weights, it.weights)
     noted(it, "if", node, first, second)
     made = it.either(body, body_live, other, other_live)
@@ -369,8 +381,7 @@ def _joined(values: Value | list[Value]) -> Value:
 @expression(ast.Lambda)
 def _lambda(it: Interpreter, node: ast.Lambda) -> Value:
     prefix = f"{it.function.qualname}." if it.function is not None else ""
-    cls = it.function.cls if it.function is not None else None
-    function = it.module.function(node, prefix + "<lambda>", cls)
+    function = it.module.function(node, prefix + "<lambda>", it.function)
     outer = it.variables if it.outer is None else {**it.outer, **it.variables}
     return Closure(function, None, outer)
 

@@ -47,6 +47,8 @@ EXPRESSIONS: Final[dict[type, Expression]] = {}
 STATEMENTS: Final[dict[type, Statement]] = {}
 OPERATIONS: Final[dict[str, Callable[..., Any]]] = {}
 """What other modules do for the interpreter: ``call``, ``run``, ``load``."""
+TOLD: Final = "told"
+"""What names of facts begin with that functions and those that they call tell each other."""
 ROUNDS: Final = 8
 """Iterations of a loop after which what still changes is unknown."""
 

@@ -519,8 +519,7 @@ def _delete(it: Interpreter, node: ast.Delete) -> bool:
 @statement(ast.FunctionDef, ast.AsyncFunctionDef)
 def _function(it: Interpreter, node: ast.FunctionDef) -> bool:
     prefix = f"{it.function.qualname}." if it.function is not None else ""
-    cls = it.function.cls if it.function is not None else None
-    function = it.module.function(node, prefix + node.name, cls)
+    function = it.module.function(node, prefix + node.name, it.function)
     outer = None
     if it.function is not None:
         outer = it.variables if it.outer is None else {**it.outer, **it.variables}

@@ -288,5 +288,10 @@ def _is_alike(owner: Instance) -> bool:
     return applied is not None and not applied.policy
 
 
-building.CALLED.append(run_again)
+def model_called(it: Interpreter, callee: Value, given: list[Value], node: ast.AST) -> None:
+    """What is called there may run again."""
+    run_again(it, callee, node)
+
+
+building.CALLED.append(model_called)
 methods.REPEATED.append(run_again)

@@ -11,7 +11,7 @@ from precision_lint.dataflow.building import CALLED
 from precision_lint.dataflow.devices import asks_for_cpu
 from precision_lint.dataflow.graph import behind, may_be_number, peel
 from precision_lint.dataflow.guards import called
-from precision_lint.dataflow.interpreter import Asked, Interpreter, Region
+from precision_lint.dataflow.interpreter import TOLD, Asked, Interpreter, Region
 from precision_lint.dataflow.libraries import ASKED
 from precision_lint.dataflow.objects import ancestry, is_module, runs_models
 from precision_lint.dataflow.regions import (
@@ -620,29 +620,29 @@ FIRST_WITH: Final = "run with gradient"
 YES: Final = Scalar(True)
 
 
-def cached_cast(it: Interpreter, callee: Value, node: ast.AST) -> None:
+def cached_cast(it: Interpreter, callee: Value, given: list[Value], node: ast.AST) -> None:
     """A model that is run without gradient and with it in one region: its casts are kept without one."""
     region = it.region
     on = dtypes.regions_on(region.dtypes)
     if not on or not region.cache or not region.sites:
         return
     key = _identity(it, callee)
-    if key is None or not (getattr(node, "args", ()) or getattr(node, "keywords", ())):
-        return  # a model is given something
+    if key is None or not (it.unpacked or _may_be_batch(given)):
+        return
     slot = (region.sites[0], key)
     way = (*it.branches, *it.past)
     if it.no_grad:
-        if (FIRST_WITH, slot) in it.variables:
+        if (TOLD, FIRST_WITH, slot) in it.variables:
             it.quiet[slot] = None
         elif not any(map(_evaluates, way)) and not _is_part_of_run(it, slot):
             it.quiet.setdefault(slot, (node, it.module, way))
         return
-    it.variables[(FIRST_WITH, slot)] = YES
+    it.variables[(TOLD, FIRST_WITH, slot)] = YES
     known = it.quiet.get(slot)
     if known is None or (known[1] is it.module and _are_arms(known[2], way)):
         return
     del it.quiet[slot]
-    if known[1] is it.module and not _is_handed_a_model(it, node):
+    if known[1] is it.module and not any(map(_is_model, given)):
         it.emit("cached-cast", known[0], on, region.assumptions, again=it.place(node))
 
 
@@ -667,14 +667,16 @@ def _are_arms(one: Iterable[Asked], other: Iterable[Asked]) -> bool:
     return any(a.test is b.test and a.holds is not b.holds for a in one for b in other)
 
 
-def _is_handed_a_model(it: Interpreter, node: ast.AST) -> bool:
-    """Whether what is called is no model itself: it gets one, to do something to it."""
-    given = [one for one in getattr(node, "args", ()) if isinstance(one, (ast.Name, ast.Attribute))]
-    return any(
-        isinstance(value, Instance)
-        or (isinstance(value, Unknown) and value.symbol.uses & Symbol.CALLED)
-        for value in map(it.expr, given)
-    )
+def _is_model(value: Value) -> bool:
+    """Whether what is given this is no model itself: it gets one, to do something to it."""
+    called = isinstance(value, Unknown) and value.symbol.uses & Symbol.CALLED
+    return isinstance(value, Instance) or bool(called)
+
+
+def _may_be_batch(given: list[Value]) -> bool:
+    """Whether a model may be given this: neither nothing nor a text first, as logs are."""
+    scalar = given[0] if given and isinstance(given[0], Scalar) else None
+    return bool(given) and (scalar is None or scalar.kind != "str")
 
 
 def _identity(it: Interpreter, callee: Value) -> Any:
@@ -692,7 +694,9 @@ def _identity(it: Interpreter, callee: Value) -> Any:
 def closed(it: Interpreter) -> None:
     """Behind the outermost region nothing is cached any more."""
     it.quiet.clear()
-    for name in [one for one in it.variables if one.__class__ is tuple and one[0] == FIRST_WITH]:
+    for name in [
+        one for one in it.variables if one.__class__ is tuple and one[:2] == (TOLD, FIRST_WITH)
+    ]:
         del it.variables[name]
 
 

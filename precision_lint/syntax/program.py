@@ -113,12 +113,12 @@ class Module:
                     self._collect(block)
 
     def function(
-        self, node: FunctionNode | ast.Lambda, qualname: str, cls: Class | None = None
+        self, node: FunctionNode | ast.Lambda, qualname: str, around: Function | None = None
     ) -> Function:
-        """The function that a node defines, which is no method; ``cls``: one of that class is around it."""
+        """The function that a node defines, which is no method; ``around``: that in which it stands."""
         known = self.definitions.get(node)
         if not isinstance(known, Function):
-            known = self.definitions[node] = Function(node, self, cls, qualname, inner=True)
+            known = self.definitions[node] = Function(node, self, None, qualname, around)
         return known
 
     def cls(self, node: ast.ClassDef, qualname: str) -> Class:
@@ -220,7 +220,7 @@ class Function:
     """
 
     __slots__ = (
-        "cls", "contexts", "facts", "kind", "module", "name", "node", "parameters", "qualname",
+        "around", "cls", "contexts", "facts", "kind", "module", "name", "node", "parameters", "qualname",
     )  # fmt: skip
 
     def __init__(
@@ -229,14 +229,15 @@ class Function:
         module: Module,
         cls: Class | None,
         qualname: str,
-        inner: bool = False,
+        around: Function | None = None,
     ) -> None:
         self.node = node
         self.module = module
-        self.cls = cls
+        self.cls: Class | None = around.cls if around is not None else cls
+        self.around = around
         self.qualname = qualname
         self.name = qualname.rpartition(".")[2]
-        self.kind = _kind(node, None if inner else cls)
+        self.kind = _kind(node, cls)
         self.parameters: list[ast.arg] = [*node.args.posonlyargs, *node.args.args]
         """Positional parameters, the object of a method among them."""
         self.contexts: dict[Any, Any] = {}
@@ -259,7 +260,9 @@ class Function:
 
     @property
     def begins(self) -> bool:
-        """Whether it is at the top of a file and given nothing: a program, or a check by hand."""
+        """Whether it is at the top of a file and given nothing: a program, or a check by hand; or in one."""
+        if self.around is not None:
+            return self.around.begins
         given = self.node.args
         takes = self.parameters or given.kwonlyargs or given.vararg or given.kwarg
         return self.qualname == self.name and not takes and self.kind != "lambda"
