@@ -257,7 +257,7 @@ def _try(it: Interpreter, node: ast.Try) -> bool:
         after = it.variables
     ends = [] if ended else [after]
     handlers: list[list[Any]] = []
-    older_only = _imports_what_exists(node.body)
+    older_only = _imports_what_exists(it, node.body)
     if older_only and it.function is None:
         unreached = it.module.facts.setdefault("unreached", set())
         unreached.update(one for handler in node.handlers for one in ast.walk(handler))
@@ -283,12 +283,14 @@ def _try(it: Interpreter, node: ast.Try) -> bool:
     return leaves
 
 
-def _imports_what_exists(body: list[ast.stmt]) -> bool:
+def _imports_what_exists(it: Interpreter, body: list[ast.stmt]) -> bool:
     """Whether a ``try`` begins with names that torch has now; its handlers are for older versions."""
     first = body[0]
     if isinstance(first, ast.Assign):
-        names = [dotted(one.value) for one in body if isinstance(one, ast.Assign)]
-        return len(names) == len(body) and all(amp.exists(name or "") for name in names)
+        taken = [one.value for one in body if isinstance(one, ast.Assign) and dotted(one.value)]
+        values = [it.expr(one) for one in taken] if len(taken) == len(body) else []
+        names = [one.name if isinstance(one, Reference) else "" for one in values]
+        return bool(names) and all(map(amp.exists, names))
     if not isinstance(first, ast.ImportFrom) or first.level:
         return False
     return all(amp.exists(f"{first.module}.{alias.name}") for alias in first.names)

@@ -516,10 +516,15 @@ def _added(
         _report_total(it, node, modes, _rests_on(total) | needed, target, value, None)
     elif _is_number(total) and not (missing and isinstance(node, ast.AugAssign)):
         _report_total(it, node, modes, term.assumptions | needed, target, value, term, True)
-    elif bindings(node):
+    elif bindings(node) and not _are_whole(term):
         _report_total(it, node, modes, term.assumptions | needed, target, value, term)
-    else:  # whatever is added takes its dtype
+    else:  # what is added takes its dtype
         _report_total(it, node, modes, _rests_on(total) | needed, target, value, None)
+
+
+def _are_whole(term: Tensor) -> bool:
+    """Whether a term holds integers, or what is true, so that no float is promoted by it."""
+    return dtypes.surely(term.dtypes, dtypes.INTEGER | dtypes.BOOLEAN) == dtypes.ALL_MODES
 
 
 @hazard("add")

@@ -345,8 +345,8 @@ def asked_for(it: Interpreter, enabled: ast.expr | None, node: ast.AST) -> None:
 
     Tests of callers do not count: what a function does is the same whoever calls it.
     """
-    answers = [(one, _for_bfloat16(one, holds)) for one, holds in _tests(it, enabled)]
-    says = next((test for test, answer in answers if answer and _speaks_of(test)), None)
+    answers = [(one, _for_bfloat16(it, one, holds)) for one, holds in _tests(it, enabled)]
+    says = next((test for test, answer in answers if answer and _speaks_of(it, test)), None)
     if says is not None and all(answer is not False for _, answer in answers):
         scaled = it.place(says)
         it.emit("bfloat16-scaler", node, ALL_MODES, assume.BRANCH, scaled=scaled, taken=False)
@@ -393,7 +393,7 @@ def _left_on(it: Interpreter, enabled: ast.expr | None, node: ast.AST) -> None:
     """Note a scaler that is made under settings none of which says anything of a dtype."""
     tests = [test for test, _ in _tests(it, enabled)]
     open_ = all(map(_is_setting, tests))
-    if it.function is not None and open_ and all(_for_bfloat16(t) is None for t in tests):
+    if it.function is not None and open_ and all(_for_bfloat16(it, t) is None for t in tests):
         it.notes.setdefault((LEFT_ON, _scope(it)), {})[node] = it.module
         _left_on_where_chosen(it)
 
@@ -427,7 +427,7 @@ def region_chosen(
     both = dtypes.FLOAT16 | dtypes.BFLOAT16
     for value in (*arguments, *keywords.values()):
         if isinstance(value, DtypeValue) and value.asked is not None and value.dtypes[CODE] == both:
-            if _is_entry(value.asked) or _for_bfloat16(value.asked) is not None:
+            if _is_entry(value.asked) or _for_bfloat16(it, value.asked) is not None:
                 it.notes[CHOSEN, _scope(it)] = it.place(value.asked, value.home)
                 _left_on_where_chosen(it)
 
@@ -456,25 +456,25 @@ def _left_on_where_chosen(it: Interpreter) -> None:
         )
 
 
-def _speaks_of(test: ast.expr) -> bool:
+def _speaks_of(it: Interpreter, test: ast.expr) -> bool:
     """Whether a test names bfloat16, or float32 as all that is left out: not float16 leaves it open."""
-    named = {_spelled(one) for one in ast.walk(test) if isinstance(one, ast.expr)}
+    named = {_spelled(it, one) for one in ast.walk(test) if isinstance(one, ast.expr)}
     words = {w for n in ast.walk(test) if isinstance(n, ast.Attribute) for w in n.attr.split("_")}
     return bool(named & (BRAIN | SINGLE) or words & BRAIN)
 
 
-def _for_bfloat16(test: ast.expr, holds: bool = True) -> bool | None:
+def _for_bfloat16(it: Interpreter, test: ast.expr, holds: bool = True) -> bool | None:
     """Whether a test comes to ``holds`` where the setting it asks for says bfloat16; None: unknown."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return _for_bfloat16(test.operand, not holds)
+        return _for_bfloat16(it, test.operand, not holds)
     if isinstance(test, ast.BoolOp):
-        answers = {_for_bfloat16(one, holds) for one in test.values}
+        answers = {_for_bfloat16(it, one, holds) for one in test.values}
         if isinstance(test.op, ast.Or) is holds:
             return True if True in answers else None if None in answers else False
         return False if False in answers else True if True in answers else None
     answer = None
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        answer = _compared(test.ops[0], test.comparators[0])
+        answer = _compared(it, test.ops[0], test.comparators[0])
     elif isinstance(test, ast.Attribute):
         words = set(test.attr.split("_"))
         brain = bool(words & BRAIN)
@@ -482,10 +482,10 @@ def _for_bfloat16(test: ast.expr, holds: bool = True) -> bool | None:
     return None if answer is None else answer is holds
 
 
-def _compared(operator: ast.cmpop, other: ast.expr) -> bool | None:
+def _compared(it: Interpreter, operator: ast.cmpop, other: ast.expr) -> bool | None:
     """Whether a comparison with constants holds where the setting says bfloat16; None: unknown."""
     among = getattr(other, "elts", ()) if isinstance(operator, ast.In | ast.NotIn) else (other,)
-    spelled = {_spelled(one) for one in among}
+    spelled = {_spelled(it, one) for one in among}
     if not spelled & (BRAIN | HALF | SINGLE):
         return None
     same = bool(spelled & BRAIN)
@@ -494,11 +494,14 @@ def _compared(operator: ast.cmpop, other: ast.expr) -> bool | None:
     return not same if isinstance(operator, ast.NotEq | ast.NotIn | ast.IsNot) else None
 
 
-def _spelled(node: ast.expr) -> str | None:
+def _spelled(it: Interpreter, node: ast.expr) -> str | None:
     """A constant text, or a dtype as ``torch.float16``."""
     if isinstance(node, ast.Constant):
         return node.value if isinstance(node.value, str) else None
-    return dotted(node) if isinstance(node, ast.Attribute) else None
+    value = it.expr(node) if dotted(node) is not None else None
+    if not isinstance(value, DtypeValue) or value.source is not None:
+        return None
+    return f"torch.{dtypes.NAMES.get(value.dtypes[CODE], '')}"
 
 
 def switched(it: Interpreter, value: RegionValue, region: Region, node: ast.AST) -> None:
