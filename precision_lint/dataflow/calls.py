@@ -410,7 +410,8 @@ def _interpret(
     driver: bool,
     summary: Summary,
 ) -> None:
-    if it.stored and any(isinstance(one, Instance) for one in (owner, *(arguments or ()))):
+    seen = (owner, *(arguments or ()), *keywords.values())
+    if it.stored and (outer is not None or any(isinstance(one, Instance) for one in seen)):
         objects.commit(it, it.variables, bool(it.building))  # what was stored so far is seen here
     frame = it.save()
     building = function.name in ("__init__", "__post_init__")

@@ -16,6 +16,7 @@ from precision_lint.dataflow.interpreter import (
     Expression,
     Interpreter,
     merge,
+    scoped_by,
     switched_by,
 )
 from precision_lint.dataflow.objects import find_method, is_module, merge_weights, next_method
@@ -23,7 +24,7 @@ from precision_lint.dataflow.operators import BINARY, asked, binary, compare, ne
 from precision_lint.dataflow.protocol import noted
 from precision_lint.dataflow.tensors import looked_at
 from precision_lint.domains import dtypes
-from precision_lint.domains.joining import NULL, any_of, join, join_all, unknown
+from precision_lint.domains.joining import any_of, join, join_all, unknown
 from precision_lint.domains.values import (
     NONE,
     ClassValue,
@@ -31,7 +32,6 @@ from precision_lint.domains.values import (
     DtypeValue,
     Instance,
     Lazy,
-    Reference,
     RegionValue,
     Scalar,
     Sequence,
@@ -224,8 +224,7 @@ def _if(it: Interpreter, node: ast.IfExp) -> Value:
     noted(it, "if", node, first, second)
     made = it.either(body, body_live, other, other_live)
     if isinstance(made, Special) and made.kind == "scope":
-        opens = not (isinstance(body, Reference) and body.name == NULL)
-        made.fields["asked"] = asked_here._replace(holds=asked_here.holds is opens)
+        scoped_by(made, body, asked_here)
     elif isinstance(made, RegionValue):
         switched_by(made, body, other, (it.function, asked_here))
     elif isinstance(made, DtypeValue) and made is not body and made is not other:

@@ -15,6 +15,7 @@ from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.joining import (
+    NULL,
     facts,
     is_new,
     join,
@@ -26,6 +27,7 @@ from precision_lint.domains.joining import (
 from precision_lint.domains.values import (
     INF,
     DtypeValue,
+    Reference,
     RegionValue,
     Root,
     Scalar,
@@ -564,6 +566,14 @@ def _chosen(joined: Value, a: Value, b: Value, asked: Asked, function: Function 
         switched_by(joined, a, b, (function, asked))
     elif isinstance(joined, Special) and joined.fields.get("options") == (a, b):
         joined.fields["asked"] = function, asked
+    elif isinstance(joined, Special) and joined.kind == "scope" and joined not in (a, b):
+        scoped_by(joined, a, asked)
+
+
+def scoped_by(made: Special, first: Value, asked: Asked) -> None:
+    """Note the test that decides whether something opens a region, or is ``nullcontext``."""
+    opens = not (isinstance(first, Reference) and first.name == NULL)
+    made.fields["asked"] = asked._replace(holds=asked.holds is opens)
 
 
 def switched_by(made: Any, a: Value, b: Value, asked: tuple[Function | None, Asked]) -> None:

@@ -37,6 +37,7 @@ from precision_lint.domains.values import (
     Sequence,
     Special,
     Symbol,
+    Table,
     Tensor,
     Unknown,
     Value,
@@ -211,6 +212,8 @@ def _peek(it: Interpreter, node: ast.expr) -> Value | None:
     ):
         return it.expr(node)
     if isinstance(node, ast.Call) and asked_of_autocast(it, node) == "dtype":
+        return it.expr(node)
+    if isinstance(node, ast.Subscript) and isinstance(_peek(it, node.value), (Sequence, Table)):
         return it.expr(node)
     return None
 
