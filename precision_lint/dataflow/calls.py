@@ -660,6 +660,12 @@ def _seen(
     if isinstance(result, Sequence) and result.items is not None:
         items = tuple([_seen(it, item, given, function, node, opaque) for item in result.items])
         return Sequence(items, None, result.kind)
+    if isinstance(result, Table):
+        table = {
+            key: _seen(it, item, given, function, node, opaque)
+            for key, item in result.items.items()
+        }
+        return result.__class__(table, result.element)
     return result
 
 

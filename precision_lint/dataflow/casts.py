@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -101,7 +102,9 @@ def settle(it: Interpreter) -> None:
 
 def handed_out(value: Value) -> None:
     """Note an object that a function gives back."""
-    items = value.items or () if isinstance(value, Sequence) else (value,)
+    items: Iterable[Value] = value.items or () if isinstance(value, Sequence) else (value,)
+    if isinstance(value, Table):
+        items = value.items.values()
     for one in items:
         if isinstance(one, Instance):
             one.root.out = True

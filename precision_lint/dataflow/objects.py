@@ -461,6 +461,9 @@ def of_caller(value: Value, known: list[Way], given: list[Way]) -> Value:
         return Sequence(
             tuple([of_caller(one, known, given) for one in value.items]), None, value.kind
         )
+    if isinstance(value, Table):
+        items = {key: of_caller(one, known, given) for key, one in value.items.items()}
+        return value.__class__(items, value.element)
     if not isinstance(value, Instance):
         return value
     (root, path), *also = [other_way(one, steps, known, given) for one, steps in ways(value)]

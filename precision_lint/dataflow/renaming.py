@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from precision_lint.domains import dtypes
-from precision_lint.domains.values import Sequence, Symbol, Tensor, Unknown, Value
+from precision_lint.domains.values import Sequence, Symbol, Table, Tensor, Unknown, Value
 
 
 def renamed(value: Value, names: Mapping[int, int]) -> Value:
@@ -14,6 +14,10 @@ def renamed(value: Value, names: Mapping[int, int]) -> Value:
         return _tensor(value, names)
     if isinstance(value, Sequence):
         return _sequence(value, names)
+    if isinstance(value, Table):
+        items = {key: renamed(item, names) for key, item in value.items.items()}
+        element = None if value.element is None else renamed(value.element, names)
+        return value.__class__(items, element)
     if isinstance(value, Unknown) and value.symbol.number in names:
         symbol = value.symbol
         fresh = Symbol(symbol.label, symbol.vector, symbol.assumptions)

@@ -135,6 +135,8 @@ def join_modes(a: Value, b: Value, a_live: int, b_live: int) -> Value:
     if a_live == b_live or not a_live or not b_live:
         return join(a, b) if a_live == b_live else a if a_live else b
     joined = join(a, b)
+    if isinstance(a, (Table, Sequence)) and joined.__class__ is a.__class__ is b.__class__:
+        return _parts_by_mode(joined, a, b, a_live, b_live)
     if isinstance(joined, Unknown) and isinstance(a, Unknown) and isinstance(b, Unknown):
         return _unknown_by_mode(joined, a, b, a_live, b_live)
     if isinstance(a, (Tensor, DtypeValue)) and isinstance(b, (Tensor, DtypeValue)):
@@ -142,6 +144,20 @@ def join_modes(a: Value, b: Value, a_live: int, b_live: int) -> Value:
         if isinstance(joined, Tensor):
             return joined.but(dtypes=vector) if joined.dtypes != vector else joined
         return DtypeValue(vector, a.node, a.home, getattr(joined, "assumptions", 0))
+    return joined
+
+
+def _parts_by_mode(joined: Value, a: Value, b: Value, a_live: int, b_live: int) -> Value:
+    """The same of dicts and sequences whose items are known: each part in its modes."""
+    if isinstance(joined, Table) and isinstance(a, Table) and isinstance(b, Table):
+        if a.items.keys() == b.items.keys():
+            parts = {k: join_modes(v, b.items[k], a_live, b_live) for k, v in a.items.items()}
+            return joined.__class__(parts, joined.element)
+    elif isinstance(a, Sequence) and isinstance(b, Sequence) and isinstance(joined, Sequence):
+        if a.items is not None and b.items is not None and joined.items is not None:
+            pairs = zip(a.items, b.items, strict=True)
+            items = [join_modes(one, other, a_live, b_live) for one, other in pairs]
+            return Sequence(tuple(items), None, joined.kind)
     return joined
 
 
