@@ -70,8 +70,9 @@ def _met(trace: list[Any], loops: tuple[Step, ...], guarded: bool) -> Iterator[M
             continue
         inner = (*loops, step) if step.kind == "loop" else loops
         below = guarded or step.kind in ("if", "match", "and", "or", "try")
-        for block in step.blocks:
-            yield from _met(block, inner, below and step.kind != "loop")
+        for number, block in enumerate(step.blocks):
+            always = step.kind == "try" and number < 2  # its body, and what it ends with
+            yield from _met(block, inner, guarded if always else below and step.kind != "loop")
 
 
 def _root(step: Step) -> str | None:
