@@ -430,16 +430,7 @@ def _interpret(
         known = _told(it)
         it.variables = bind(it, function, owner, arguments, keywords, summary.unpacked)
         it.variables.update(known)
-        body = function.node
-        if isinstance(body, ast.Lambda):
-            it.returned.append((it.expr(body.body), it.weights, it.live))
-            ends = True
-        else:
-            regions.decorated(it, body.decorator_list)
-            ends = it.block(body.body)
-            _nested(it, function, body)
-            exits = it.returned if ends else [*it.returned, (NONE, it.weights, it.live)]
-            it.weights = objects.weights_at_end(it, [one[:2] for one in exits], start)
+        ends = _body(it, function, start)
         stored = objects.commit(it, it.variables, bool(it.building))
         if built:
             objects.remember_casts(it, built[0])
@@ -447,7 +438,7 @@ def _interpret(
         for value, *_ in it.returned:
             casts.handed_out(value)
         result = join_exits([*last, *[(one[0], one[2]) for one in it.returned]], frame.live)
-        if not isinstance(body, ast.Lambda) and scan(function).generator:
+        if function.kind != "lambda" and scan(function).generator:
             result = _generator(it, it.yielded)
         elif result is not None and result is not BOTTOM:
             result = _as_declared(it, function, result)
@@ -465,6 +456,20 @@ def _interpret(
         it.variables.update(told)
         on = bool(it.building)  # a constructor's helper may call another one
         it.variables.update({key: one for key, one in stored.items() if on or key in it.variables})
+
+
+def _body(it: Interpreter, function: Function, start: int) -> bool:
+    """Interpret what a function does; True: no path reaches its end."""
+    body = function.node
+    if isinstance(body, ast.Lambda):
+        it.returned.append((it.expr(body.body), it.weights, it.live))
+        return True
+    regions.decorated(it, body.decorator_list)
+    ends = it.block(body.body)
+    _nested(it, function, body)
+    exits = it.returned if ends else [*it.returned, (NONE, it.weights, it.live)]
+    it.weights = objects.weights_at_end(it, [one[:2] for one in exits], start)
+    return ends
 
 
 def _told(it: Interpreter) -> Environment:
