@@ -51,7 +51,7 @@ from precision_lint.domains.values import (
     Unknown,
     Value,
 )
-from precision_lint.syntax.program import Function, scan
+from precision_lint.syntax.program import Function, every, scan
 
 CONTEXTS: Final = 12
 """Contexts of one function that are told apart; further calls give something unknown."""
@@ -427,9 +427,9 @@ def _interpret(
     it.building += built
     stored: Environment = {}
     try:
-        known = _told(it)
+        known = _told(it) if outer is None else {**_told(it), **_seen_around(function, outer)}
         it.variables = bind(it, function, owner, arguments, keywords, summary.unpacked)
-        it.variables.update(known)
+        it.variables = {**known, **it.variables}
         ends = _body(it, function, start)
         stored = objects.commit(it, it.variables, bool(it.building))
         if built:
@@ -472,6 +472,16 @@ def _body(it: Interpreter, function: Function, start: int) -> bool:
     return ends
 
 
+def _seen_around(function: Function, outer: Environment) -> Environment:
+    """The variables of those around that a function reads, and does not set."""
+    free: frozenset[str] | None = function.facts.get("free")
+    if free is None:
+        names = [one for one in every(function.node) if isinstance(one, ast.Name)]
+        stored = {one.id for one in names if isinstance(one.ctx, ast.Store)}
+        free = function.facts["free"] = frozenset({one.id for one in names} - stored)
+    return {name: outer[name] for name in free if name in outer}
+
+
 def _told(it: Interpreter) -> Environment:
     """The facts at hand that callers and callees learn of each other."""
     return {k: v for k, v in it.variables.items() if k.__class__ is tuple and k[0] == TOLD}
@@ -505,8 +515,11 @@ def _nested(it: Interpreter, function: Function, node: ast.AST) -> None:
     What stands for a function that is decorated runs where that is called.
     """
     trace, it.trace = it.trace, []
-    for value in list(it.variables.values()):
-        if isinstance(value, Closure) and value.outer is not None and value.owner is None:
+    around = it.outer or {}
+    for name, value in list(it.variables.items()):
+        if around.get(name) is value or not isinstance(value, Closure):
+            continue
+        if value.outer is not None and value.owner is None:
             inner = value.function
             called = any(id(value.outer) in key for key in inner.contexts)
             wraps = any(isinstance(one, Closure) and one.bare for one in value.outer.values())

@@ -512,8 +512,7 @@ def rebind(it: Interpreter, target: ast.AST, value: Value) -> None:
         rebind(it, target.orelse, value)
         return
     if isinstance(target, ast.Name):
-        around = it.outer is not None and target.id in it.outer
-        if target.id in it.variables or around or isinstance(value, Table):  # or of the whole file
+        if target.id in it.variables or isinstance(value, Table):  # a table of the whole file
             it.variables[target.id] = value
     elif isinstance(target, ast.Attribute):
         owner = it.expr(target.value)
