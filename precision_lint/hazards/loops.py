@@ -62,8 +62,9 @@ def _within(it: Interpreter, place: Place) -> bool:
         return False
     if it.function is None:
         return True
-    body = it.function.body
-    last = getattr(it.function.node, "end_lineno", None) or place.row
+    function = it.function.outermost
+    body = function.body
+    last = getattr(function.node, "end_lineno", None) or place.row
     return bool(body) and body[0].lineno <= place.row <= last
 
 
@@ -159,7 +160,8 @@ def backward_inside(it: Interpreter, loss: Value, node: ast.AST) -> None:
 
 def _decorates(it: Interpreter, place: Place) -> bool:
     """Whether a region is opened by a decorator of the function at hand."""
-    listed = getattr(it.function.node, "decorator_list", []) if it.function is not None else []
+    around = it.function.outermost.node if it.function is not None else None
+    listed = getattr(around, "decorator_list", [])
     return any(one.lineno == place.row for one in listed)
 
 

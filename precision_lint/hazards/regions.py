@@ -224,9 +224,9 @@ def _runs_a_model(it: Interpreter) -> bool:
 
     Others bring a few operations up, inside of another region.
     """
-    function = it.function
-    if function is None:
+    if it.function is None:
         return it.module.trains()
+    function = it.function.outermost
     if _is_step(it, function):
         return False
     if runs_models(it):

@@ -249,6 +249,11 @@ class Function:
         return node.body if isinstance(node, FunctionNode) else []
 
     @property
+    def outermost(self) -> Function:
+        """The function that is in no other one, and in which this one stands: mostly itself."""
+        return self if self.around is None else self.around.outermost
+
+    @property
     def is_kernel(self) -> bool:
         """Whether it is compiled for a device, and its numbers are no tensors of torch."""
         known: bool | None = self.facts.get("kernel")

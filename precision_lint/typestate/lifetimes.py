@@ -63,10 +63,12 @@ def _judge(it: Interpreter, called: Closure, made: Met, scaler: Special, uses: l
 
 
 def _met(trace: list[Any], loops: tuple[Step, ...], guarded: bool) -> Iterator[Met]:
-    """The steps of a function's own body."""
+    """The steps of a function's own body, and of the functions in it where they are called."""
     for step in trace:
         yield Met(step, loops, guarded)
-        if step.kind == "call":
+        called = step.objects[0] if step.kind == "call" else None
+        inside = isinstance(called, Closure) and called.function.around is not None
+        if step.kind == "call" and not inside:
             continue
         inner = (*loops, step) if step.kind == "loop" else loops
         below = guarded or step.kind in ("if", "match", "and", "or", "try")

@@ -501,6 +501,49 @@ def in_tuples(tree: ast.Module) -> ast.Module | None:
     return _assignments(tree, made)
 
 
+def in_dicts(tree: ast.Module) -> ast.Module | None:
+    """``x = f(y)`` as ``box = {"value": f(y)}``, then ``x = box["value"]``."""
+
+    def made(target: ast.Name, value: ast.expr, number: int) -> list[ast.stmt]:
+        box = f"box_{number}"
+        key = ast.Constant("value")
+        item = ast.Subscript(ast.Name(box, ast.Load()), key, ast.Load())
+        whole = ast.Assign([ast.Name(box, ast.Store())], ast.Dict([key], [value]))
+        return [whole, ast.Assign([target], item)]
+
+    return _assignments(tree, made)
+
+
+def by_lambda(tree: ast.Module) -> ast.Module | None:
+    """``x = f(y)`` as ``thunk = lambda: f(y)``, then ``x = thunk()``."""
+
+    def made(target: ast.Name, value: ast.expr, number: int) -> list[ast.stmt] | None:
+        inside = list(ast.walk(value))
+        if any(isinstance(one, ast.Await | ast.NamedExpr | ast.Yield) for one in inside):
+            return None
+        if {target.id, "super"} & {one.id for one in inside if isinstance(one, ast.Name)}:
+            return None
+        thunk = f"thunk_{number}"
+        given = ast.arguments([], [], None, [], [], None, [])
+        whole = ast.Assign([ast.Name(thunk, ast.Store())], ast.Lambda(given, value))
+        return [whole, ast.Assign([target], ast.Call(ast.Name(thunk, ast.Load()), [], []))]
+
+    return _assignments(tree, made)
+
+
+def logged(tree: ast.Module) -> ast.Module | None:
+    """A line for a log behind each assignment, region and loop."""
+    changed = False
+    for function in _functions(tree):
+        for block in _blocks(function):
+            for at, node in reversed(list(enumerate(block))):
+                if isinstance(node, ast.Assign | ast.With | ast.For):
+                    block[at + 1 : at + 1] = ast.parse("log_of_lines.debug('here')").body
+                    changed = True
+    lines = ("import logging", "log_of_lines = logging.getLogger(__name__)")
+    return _importing(tree, *lines) if changed else None
+
+
 def annotated(tree: ast.Module) -> ast.Module | None:
     """``x = f(y)`` as ``x: object = f(y)``."""
 
@@ -602,6 +645,9 @@ REWRITINGS: dict[str, Rewriting] = {
     "regions as decorators": decorated,
     "values by walrus": by_walrus,
     "values in tuples": in_tuples,
+    "values in dicts": in_dicts,
+    "values by lambdas": by_lambda,
+    "lines logged": logged,
     "assignments annotated": annotated,
     "loops with bars": with_bars,
     "bodies in closures": in_closures,
