@@ -335,7 +335,7 @@ def _generated(
             assign(it, first.target, item, node)
             result.append(_of_each(it, generators[1:], parts, node))
         if result and len(generators) > 1:
-            result = tuple([join_all(column) for column in zip(*result, strict=True)])
+            result = tuple([join_all(list(column)) for column in zip(*result, strict=True)])
     else:
         element = _joined(source)
         assign(it, first.target, element, node)

@@ -24,6 +24,7 @@ from precision_lint.dataflow.objects import (
     find_method,
     is_a,
     is_module,
+    was_cast,
 )
 from precision_lint.dataflow.only_class import only_class, only_model
 from precision_lint.dataflow.regions import casts_to
@@ -328,15 +329,15 @@ def initialise(it: Interpreter, made: Instance) -> None:
     if is_module(it, cls):
         leave_open(cls, ancestry(it, cls), made.attributes)
     it.weights = weights
-    _given_as_built(cls, made)
+    _given_as_built(it, cls, made)
 
 
-def _given_as_built(cls: Class, made: Instance) -> None:
-    """Models in attributes of which nothing is known: those that the file gives objects of this class."""
+def _given_as_built(it: Interpreter, cls: Class, made: Instance) -> None:
+    """Attributes of which nothing is known: the model that the file casts and gives objects of this class."""
     built: dict[Any, Instance] = cls.facts.get("built", {})
     for name, value in made.attributes.items():
         held = {id(one): one for each in built.values() if (one := each.attributes.get(name))}
         if isinstance(value, Unknown) and len(held) == 1:
             (given,) = held.values()
-            if isinstance(given, Instance):
+            if isinstance(given, Instance) and was_cast(it, given):
                 made.attributes[name] = given
