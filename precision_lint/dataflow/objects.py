@@ -431,7 +431,8 @@ def assumed_of_weights(it: Interpreter, owner: Instance) -> int:
     )
     if here or not out_of_sight:
         return found
-    half = last is not None and last.place is not None and last.dtypes[dtypes.CODE] in HALVES
+    seen = last is None or last.place is not None
+    half = seen and (last.dtypes if last is not None else _as_built(owner))[dtypes.CODE] in HALVES
     return found | (assume.KEPT if half else assume.ELSEWHERE)
 
 
@@ -472,10 +473,16 @@ def of_caller(value: Value, known: list[Way], given: list[Way]) -> Value:
     )
 
 
+OPEN: Final = (dtypes.MADE, dtypes.FOLLOWS, dtypes.V_ANY)
+"""Dtypes of what is built without one."""
+
+
 def _as_built(owner: Instance) -> Dtypes:
     """The dtype of weights that nobody casts."""
     whole = owner.root.made
     made = owner.also[0][0].made if owner.also else whole
+    if made in OPEN:  # a model that it is part of may have been loaded in half
+        made = next((one.made for one, _ in owner.also if one.made not in OPEN), made)
     if whole is dtypes.FOLLOWS:
         return whole if made in (dtypes.MADE, dtypes.FOLLOWS) else made
     return made if whole is dtypes.MADE and made is not dtypes.FOLLOWS else whole
@@ -600,7 +607,9 @@ def is_own(it: Interpreter, owner: Instance) -> bool:
         and all(keyword.arg for keyword in made.keywords)
     ):
         return False
-    return isinstance(owner.cls, str) and weights_of(it, owner)[1] is None
+    if not isinstance(owner.cls, str) or _as_built(owner) != dtypes.MADE:
+        return False
+    return weights_of(it, owner)[1] is None
 
 
 def of_own_parts(it: Interpreter) -> bool:
