@@ -134,8 +134,8 @@ def test_a_module_that_the_code_builds_is_cast_as_stated() -> None:
         "        y = self.head(x)  # precision-lint: assume self.head {}\n"
         f"        return {LOG.format('y')}\n"
     )
-    assert "MP301 likely" in said(text.format("float16"))
-    assert "MP301 likely" not in said(text.format("float32"))
+    assert "MP301 certain" in said(text.format("float16"))
+    assert "MP301 certain" not in said(text.format("float32"))
     assert complaints(text.format("float16")) == []  # what is built here may be cast elsewhere
     head = "def f(x):\n    net = nn.Linear(4, 4).half()\n"
     text = head + "    # precision-lint: assume net float32\n    return net(x)\n"

@@ -20,6 +20,7 @@ from precision_lint.dataflow.layer_objects import (
     make_layer,
 )
 from precision_lint.dataflow.networks import generated, network
+from precision_lint.dataflow.only_class import note_given
 from precision_lint.dataflow.parameters import unseen_object
 from precision_lint.dataflow.protocol import handed, note
 from precision_lint.dataflow.tensors import cast, dtype_of, operate
@@ -180,6 +181,7 @@ def _object(
         init_layer(it, result, arguments, keywords, node)
         init, arguments, keywords = objects.find_method(it, cls, "__post_init__"), [], {}
     if init is not None:
+        note_given(it, cls, init, arguments, keywords)
         outside = it.region
         if objects.is_module(it, cls):
             it.region = it.region._replace(dtypes=dtypes.V_OFF)

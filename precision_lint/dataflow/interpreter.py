@@ -176,8 +176,7 @@ class Interpreter:
         self.returned: list[tuple[Value, Any, int]] = []
         self.yielded: list[tuple[Value, Region]] = []
         self.loop: Loop | None = None
-        self.depth = self.loops = 0
-        """Loops around the current statement, in this function and in all functions that led here."""
+        self.depth = self.loops = 0  # loops around, in this function and in all that led here
         self.nest: list[Nest] = []  # the latter, but for those over a few known items
         self.no_grad = False
         self.backward: Class | None = None
@@ -195,10 +194,8 @@ class Interpreter:
         self.driver = False  # whether float arguments of this function are data, not activations
         self.trace: list[Any] = []
         """What was done to gradients, optimizers and scalers (``typestate``)."""
-        self.missing = False
-        """Whether a name was asked for that has no value yet."""
-        self.live = dtypes.ALL_MODES
-        """Modes in which this path can be taken."""
+        self.missing = False  # whether a name was asked for that has no value yet
+        self.live = dtypes.ALL_MODES  # modes in which this path can be taken
         self.statement_value: ast.AST | None = None
         """The expression whose value the statement at hand drops."""
         self.calls: Call | None = None
@@ -220,8 +217,9 @@ class Interpreter:
         """Attributes of objects that methods store, by the variable that holds the value."""
         self.changes: dict[int, int] = {}  # how often an object's attributes changed, by their id
         self.kin: list[tuple[Symbol, Any]] = []  # see ``linked``
-        self.reads: dict[int, tuple[Value, ast.Attribute, Function | None]] = {}
-        """Attributes by the number of their symbol: of what, where and in which function each was read last."""
+        self.reads: dict[
+            int, tuple[Value, ast.Attribute, Function | None]
+        ] = {}  # see ``bound_methods``
         self.leaves: list[Tensor] = []
         """Parameters of the function at hand that a call gave a tensor."""
         self.emitted: list[Variant] = []

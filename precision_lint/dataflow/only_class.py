@@ -1,4 +1,4 @@
-"""The class of a parameter, where only one class of the file fits what is done with it."""
+"""The class of a parameter: what the file gives it, or the only one that fits what is done with it."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from precision_lint.dataflow.declared import last
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.objects import ancestry, find_method, is_module
 from precision_lint.dataflow.regions import speaks
+from precision_lint.domains.values import Instance, Value
 from precision_lint.syntax.program import Class, Function, Module, every, scan
 
 USUAL: Final = frozenset({
@@ -35,6 +36,25 @@ def only_class(it: Interpreter, function: Function, name: str) -> Class | None:
         kept = _used(function, name)[1] - OF_MODULES
         found = [one for one in others if _has(it, one, kept if is_module(it, one) else here)]
     return found[0] if len(found) == 1 else None
+
+
+def note_given(
+    it: Interpreter, cls: Class, init: Function, arguments: list[Value], keywords: dict[str, Value]
+) -> None:
+    """Note of which classes objects are that a class is built with, such as its settings."""
+    given: dict[str, set[Class]] = cls.facts.setdefault("given", {})
+    names = [one.arg for one in init.parameters[1:]]
+    for name, value in (*zip(names, arguments, strict=False), *keywords.items()):
+        if isinstance(value, Instance) and isinstance(value.cls, Class):
+            if not is_module(it, value.cls):
+                given.setdefault(name, set()).add(value.cls)
+
+
+def given_class(function: Function, name: str) -> Class | None:
+    """The class of what the file gives a constructor, wherever it calls that."""
+    known = function.cls.facts.get("given", {}) if function.cls is not None else {}
+    classes = known.get(name, ()) if function.name == "__init__" else ()
+    return next(iter(classes)) if len(classes) == 1 else None
 
 
 def _has(it: Interpreter, cls: Class, asked: set[str]) -> bool:

@@ -25,8 +25,9 @@ from precision_lint.dataflow.objects import (
     is_a,
     is_module,
     was_cast,
+    weights_of,
 )
-from precision_lint.dataflow.only_class import only_class, only_model
+from precision_lint.dataflow.only_class import given_class, only_class, only_model
 from precision_lint.dataflow.regions import casts_to
 from precision_lint.dataflow.tensors import dtype_of
 from precision_lint.domains import assumptions as assume
@@ -146,7 +147,7 @@ def unseen(
         absent = isinstance(value, Tensor) and value.flags & EMPTY
         if not absent and not isinstance(value, (Scalar, Reference)):
             return value
-    cls = only_class(it, function, argument.arg)
+    cls = given_class(function, argument.arg) or only_class(it, function, argument.arg)
     if cls is not None and not is_module(it, cls):
         return unseen_object(it, cls)
     model = cls or only_model(
@@ -335,9 +336,9 @@ def initialise(it: Interpreter, made: Instance) -> None:
 def _given_as_built(it: Interpreter, cls: Class, made: Instance) -> None:
     """Attributes of which nothing is known: the model that the file casts and gives objects of this class."""
     built: dict[Any, Instance] = cls.facts.get("built", {})
-    for name, value in made.attributes.items():
-        held = {id(one): one for each in built.values() if (one := each.attributes.get(name))}
-        if isinstance(value, Unknown) and len(held) == 1:
-            (given,) = held.values()
-            if isinstance(given, Instance) and was_cast(it, given):
-                made.attributes[name] = given
+    for name, value in made.attributes.items() if built else ():
+        held = [each.attributes.get(name) for each in built.values()]
+        known = [one for one in held if isinstance(one, Instance) and was_cast(it, one)]
+        alike = {(one.cls, weights_of(it, one)[0]) for one in known}
+        if isinstance(value, Unknown) and len(known) == len(held) and len(alike) == 1:
+            made.attributes[name] = known[0]

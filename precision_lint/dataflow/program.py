@@ -340,6 +340,7 @@ class Program:
             contexts.clear()
         for cls in self.built:
             cls.facts.pop("built", None)
+            cls.facts.pop("given", None)
             cls.facts.pop("unseen", None)
             cls.facts.pop("roots", None)
         self.touched.clear()

@@ -46,14 +46,27 @@ def coarse(it: Interpreter, applied: Applied) -> None:
         )
 
 
+CAST_OR_ASKED: Final = frozenset({
+    "float", "double", "to", "type", "shape", "dtype", "device", "size", "numel", "dim", "ndim",
+})  # fmt: skip
+"""What is done with numbers that only a computation in float32 uses."""
+
+
 def _handed_on(it: Interpreter, cast: ast.AST) -> bool:
-    """Whether what a method casts is an argument of a call, too, in the function at hand."""
+    """Whether the function at hand uses what is cast in other ways, too, as an argument or a copy."""
     drawn = getattr(getattr(cast, "func", None), "value", None)
+    while isinstance(drawn, ast.Call) and getattr(drawn.func, "attr", "") in ("detach", "clone"):
+        drawn = getattr(drawn.func, "value", None)
     if not isinstance(drawn, ast.Name) or it.function is None:
         return False
-    calls = (one for one in every(it.function.node) if isinstance(one, ast.Call))
-    given = (one for call in calls for one in (*call.args, *(k.value for k in call.keywords)))
-    return any(isinstance(one, ast.Name) and one.id == drawn.id for one in given)
+    uses = plain = 0
+    for one in every(it.function.node):
+        inner = one.value if isinstance(one, ast.Attribute) else None
+        if isinstance(one, ast.Name) and one.id == drawn.id and isinstance(one.ctx, ast.Load):
+            uses += 1
+        elif isinstance(inner, ast.Name) and inner.id == drawn.id and one.attr in CAST_OR_ASKED:
+            plain += 1
+    return uses > plain
 
 
 def _named(it: Interpreter, value: Tensor) -> ast.AST | None:

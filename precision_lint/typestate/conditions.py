@@ -181,8 +181,10 @@ def _key(test: ast.expr) -> tuple[str, bool]:
     counted = _residue(test)
     if counted is not None:
         return counted
-    if isinstance(test, ast.Call) and not test.args and getattr(test.func, "attr", "") in STABLE:
-        return _dumped(test, test.func), True
+    if isinstance(test, ast.Call) and not (test.args or test.keywords):
+        gives = getattr(test, "gives", "")
+        if gives or getattr(test.func, "attr", "") in STABLE:
+            return f"{_dumped(test, test.func)}{gives}", True
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         plain = OPPOSITE.get(test.ops[0].__class__)
         if plain is not None:
