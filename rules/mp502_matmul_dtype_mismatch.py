@@ -102,7 +102,7 @@ class MatmulDtypeMismatch(Rule):
         )
 
 
-LAYERS = {"recurrent": "a recurrent layer", "model": "the model"}
+LAYERS = {"recurrent": "the layer", "model": "the model"}
 """Operations that no function is named after."""
 
 

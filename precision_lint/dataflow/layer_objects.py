@@ -66,7 +66,14 @@ def make_layer(
             root.made = asked
     elif beside_weights(given.get("device")):
         root.made = it.program.default_dtype
+    copied = given.get(COPIED.get(layer.name, ""))
+    if isinstance(copied, Instance):
+        root.made = objects.weights_of(it, copied)[0]
     return Instance(layer.name, {}, root, arguments=given)
+
+
+COPIED: Final = {"TransformerEncoder": "encoder_layer", "TransformerDecoder": "decoder_layer"}
+"""Layers that are made of copies of another one, by the parameter that is given it."""
 
 
 def init_layer(
