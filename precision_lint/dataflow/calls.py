@@ -77,7 +77,7 @@ def run(
     trains: bool = False,
 ) -> Value:
     """Interpret a function in the context of a call, or look up what was found before."""
-    _note_gives(function, arguments, node)
+    _note_gives(it, function, node)
     key_of = Key(it)
     region, driver, me, told = it.region, False, owner, list[tuple[Symbol, Symbol]]()
     unpacked, it.unpacked = it.unpacked and arguments is not None, False
@@ -139,18 +139,20 @@ def _has_enough(function: Function, outer: Environment | None) -> bool:
     return own >= CONTEXTS or found >= CONTEXTS * 8
 
 
-def _note_gives(function: Function, arguments: list[Value] | None, node: ast.AST) -> None:
-    """Keep with a call what it reads, where it does nothing else: a test of it comes out alike until that
-    changes."""
+def _note_gives(it: Interpreter, function: Function, node: ast.AST) -> None:
+    """Keep with a call without arguments what it reads, where it does nothing else: a test of it comes out
+    alike until that changes."""
+    if not isinstance(node, ast.Call) or node.args or node.keywords:
+        return
     known: str | None = function.facts.get("gives")
     if known is None:
         body = [one for one in function.body if not _is_text(one)]
         value = body[0].value if len(body) == 1 and isinstance(body[0], ast.Return) else None
         reads = value is not None and all(isinstance(one, READING) for one in every(value))
         known = function.facts["gives"] = spelled(value) if value is not None and reads else ""
-    if arguments is not None and isinstance(node, ast.Call):
-        before = getattr(node, "gives", known)
-        node.gives = known if before == known else ""  # type: ignore[attr-defined]
+    before = getattr(node, "gives", known)
+    node.gives = known if before == known else ""  # type: ignore[attr-defined]
+    it.program.asking.append(node)
 
 
 def _is_text(node: ast.stmt) -> bool:

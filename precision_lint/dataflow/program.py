@@ -96,6 +96,8 @@ class Program:
         self.interpreter = Interpreter(self)
         self.touched: list[dict[Any, Any]] = []
         """Summaries of functions that the analysis of the file at hand made."""
+        self.asking: list[Any] = []
+        """Calls of which it knows what they read (``calls``)."""
         self.built: list[Class] = []
         """Classes of which it built objects."""
         self.decorated: dict[Function, Value | None] = {}
@@ -343,6 +345,9 @@ class Program:
             cls.facts.pop("given", None)
             cls.facts.pop("unseen", None)
             cls.facts.pop("roots", None)
+        for call in self.asking:
+            call.__dict__.pop("gives", None)
+        self.asking.clear()
         self.touched.clear()
         self.built.clear()
         self.decorated.clear()
