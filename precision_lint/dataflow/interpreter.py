@@ -111,6 +111,10 @@ class Decision(NamedTuple):
     second: Tensor
 
 
+Read = tuple[Value, ast.Attribute, "Function | None"]
+"""Of what an attribute was read last, where and in which function."""
+
+
 class Call(NamedTuple):
     """A link of the chain of calls that led here."""
 
@@ -217,9 +221,7 @@ class Interpreter:
         """Attributes of objects that methods store, by the variable that holds the value."""
         self.changes: dict[int, int] = {}  # how often an object's attributes changed, by their id
         self.kin: list[tuple[Symbol, Any]] = []  # see ``linked``
-        self.reads: dict[
-            int, tuple[Value, ast.Attribute, Function | None]
-        ] = {}  # see ``bound_methods``
+        self.reads: dict[int, Read] = {}  # see ``bound_methods``
         self.leaves: list[Tensor] = []
         """Parameters of the function at hand that a call gave a tensor."""
         self.emitted: list[Variant] = []
