@@ -73,6 +73,7 @@ OPEN: dict[str, set[str]] = {
         "mp608/coarse.py: -MP608",
     },
     "bodies in closures": {
+        "mp105/asked_by_method.py: +MP105",
         "mp104/switched.py: +MP104",
         "mp105/inherited.py: +MP105",
         "mp105/negatives.py: +MP105",
@@ -82,6 +83,7 @@ OPEN: dict[str, set[str]] = {
         "mp505/custom_kernels.py: -MP505",
     },
     "passing decorators": {
+        "mp105/asked_by_method.py: +MP105",
         "mp103/settled.py: +MP103",
         "mp105/ways.py: -MP105",
         "mp310/helper.py: -MP310",
