@@ -307,8 +307,6 @@ class Context:
         inside = [self.tree.expression(place) for place in places]
         if not isinstance(node, ast.Call) or statement is None or None in inside:
             return None
-        if self.receiver(cast) is None:
-            return None
         return self.edit.move(statement, node, [n for n in inside if n is not None], text)
 
     def dtype_of(self, place: Place, name: str) -> Edits | None:

@@ -463,7 +463,7 @@ def _interpret(
             casts.handed_out(value)
         result = join_exits([*last, *[(one[0], one[2]) for one in it.returned]], frame.live)
         if function.kind != "lambda" and scan(function).generator:
-            result = _generator(it, it.yielded)
+            result = _generator(it, it.yielded, region)
         elif result is not None and result is not BOTTOM:
             result = _as_declared(it, function, result)
         summary.result = None if result is BOTTOM else result
@@ -524,12 +524,14 @@ def _is_stub(function: Function) -> bool:
     )
 
 
-def _generator(it: Interpreter, yielded: list[tuple[Value, Region]]) -> Value:
-    """What a generator function gives: its elements, and the region at its ``yield``."""
+def _generator(it: Interpreter, yielded: list[tuple[Value, Region]], around: Region) -> Value:
+    """What a generator function gives: its elements, and the region that it opens around its ``yield``."""
     element: Value | None = None
     for value, _ in yielded:
         element = value if element is None else join(element, value)
     region = regions.at_yields([region for _, region in yielded])
+    if region is not None and region.sites == around.sites:
+        region = None  # whoever enters it stays in the region that is there
     return Special("generator", None, it.module, element=element, region=region)
 
 
