@@ -530,7 +530,7 @@ def _generator(it: Interpreter, yielded: list[tuple[Value, Region]], around: Reg
     for value, _ in yielded:
         element = value if element is None else join(element, value)
     region = regions.at_yields([region for _, region in yielded])
-    if region is not None and region.sites == around.sites:
+    if region is around:
         region = None  # whoever enters it stays in the region that is there
     return Special("generator", None, it.module, element=element, region=region)
 

@@ -225,6 +225,8 @@ def enter(it: Interpreter, value: Value, node: ast.AST) -> Callable[[], None] | 
 
 def _handed_over(it: Interpreter, region: Region, node: ast.AST) -> Region:
     """The region that a generator function opens, as its caller opens it."""
+    if region.sites == it.region.sites:
+        return region  # one of another device, which changes nothing
     sites = (it.place(node), *region.sites)
     return region._replace(sites=sites[:6], loop=it.loops, outer=it.region)
 
