@@ -364,6 +364,88 @@ def in_methods(tree: ast.Module) -> ast.Module | None:
     return tree if changed else None
 
 
+class _Looked(ast.NodeTransformer):
+    """Takes floats out of functions, and looks them up in a dict of the module."""
+
+    def __init__(self) -> None:
+        self.numbers: list[ast.Constant] = []
+
+    def visit_arguments(self, node: ast.arguments) -> ast.AST:
+        return node
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        return node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        if not isinstance(node.value, float):
+            return node
+        self.numbers.append(node)
+        key = ast.Constant(f"value_{len(self.numbers) - 1}")
+        return ast.Subscript(ast.Name("SETTINGS0", ast.Load()), key, ast.Load())
+
+
+def looked_up(tree: ast.Module) -> ast.Module | None:
+    """Floats in functions are entries of a dict of the module."""
+    looked = _Looked()
+    for function in _outermost(tree):
+        function.body = [looked.visit(one) for one in function.body]
+    keys: list[ast.expr | None] = [
+        ast.Constant(f"value_{number}") for number in range(len(looked.numbers))
+    ]
+    table = ast.Dict(keys, list(looked.numbers))
+    tree.body.insert(_after_imports(tree), ast.Assign([ast.Name("SETTINGS0", ast.Store())], table))
+    return tree if looked.numbers else None
+
+
+def sums_written_out(tree: ast.Module) -> ast.Module | None:
+    """``x += y`` becomes ``x = x + y``."""
+    changed = False
+    for function in _functions(tree):
+        for block in list(_blocks(function)):
+            for at, one in enumerate(block):
+                if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name):
+                    whole = ast.BinOp(ast.Name(one.target.id, ast.Load()), one.op, one.value)
+                    block[at] = ast.Assign([one.target], whole)
+                    changed = True
+    return tree if changed else None
+
+
+class _Opened(ast.NodeTransformer):
+    """Takes what some functions give out of a dict."""
+
+    def __init__(self, names: set[str]) -> None:
+        self.names = names
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id in self.names:
+            return ast.Subscript(node, ast.Constant("given"), ast.Load())
+        return node
+
+
+def given_in_dicts(tree: ast.Module) -> ast.Module | None:
+    """Functions of the module that are only called give their result in a dict."""
+    called = {id(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
+    uses = [n for n in ast.walk(tree) if isinstance(n, ast.Name | ast.arg)]
+    found: dict[str, list[ast.Return]] = {}
+    for function in tree.body:
+        if not isinstance(function, ast.FunctionDef) or function.decorator_list:
+            continue
+        inside = [n for n in ast.walk(function) if n is not function]
+        if any(isinstance(n, ast.Yield | ast.FunctionDef | ast.Lambda) for n in inside):
+            continue
+        returns = [n for n in inside if isinstance(n, ast.Return)]
+        own = [n for n in uses if getattr(n, "id", getattr(n, "arg", "")) == function.name]
+        if own and all(id(n) in called for n in own) and isinstance(function.body[-1], ast.Return):
+            if all(one.value is not None for one in returns):
+                found[function.name] = returns
+    _Opened(set(found)).visit(tree)
+    for one in [one for returns in found.values() for one in returns]:
+        assert one.value is not None
+        one.value = ast.Dict([ast.Constant("given")], [one.value])
+    return tree if found else None
+
+
 def regions_kept(tree: ast.Module) -> ast.Module | None:
     """What a ``with`` enters first gets a name of its own in front."""
     count = 0
@@ -640,6 +722,9 @@ REWRITINGS: dict[str, Rewriting] = {
     "arms swapped": swapped_arms,
     "code in helpers": in_helpers,
     "code in methods": in_methods,
+    "numbers looked up": looked_up,
+    "sums written out": sums_written_out,
+    "results in dicts": given_in_dicts,
     "regions kept": regions_kept,
     "regions in functions": regions_in_functions,
     "regions as decorators": decorated,
