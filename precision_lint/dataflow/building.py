@@ -727,6 +727,9 @@ def cast_unknown(
     if it.statement_value is not None and begins(it.statement_value) is changed:
         symbol.attributes["cast as", ""] = made
         rebind(it, changed, made)
+        for key, one in list(it.variables.items()):
+            if isinstance(one, Unknown) and one.symbol.number == symbol.number:
+                it.variables[key] = made  # by another name
         casts.show_cast(it, vector, node, bool(class_of(symbol)))
     return made
 

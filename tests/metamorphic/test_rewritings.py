@@ -35,7 +35,9 @@ OPEN: dict[str, set[str]] = {
         "mp403/added_in_place.py: +MP403",
         "mp406/negatives.py: +MP401",
     },
-    "results in dicts": {"mp405/own_decorator.py: +MP405"},  # fair: the decorator casts tensors alone
+    "results in dicts": {
+        "mp405/own_decorator.py: +MP405"
+    },  # fair: the decorator casts tensors alone
     "regions kept": {
         "mp506/wanted_errors.py: +MP506",
         "mp506/wanted_errors.py: +MP502",
