@@ -49,6 +49,8 @@ SCALED: Final[list[Callable[[Interpreter, Value, ast.AST, Special], None]]] = []
 SCALES: Final[list[Callable[[Interpreter, Special, Value, ast.AST], None]]] = []
 """The same, with the scaler."""
 BACKWARD: Final[list[Callable[[Interpreter, Value, ast.AST], None]]] = []
+OWN_BACKWARD: Final[list[Callable[[Interpreter, Value, ast.AST], None]]] = []
+"""What looks at backward passes that no framework runs, which scales losses itself."""
 STATE_LOADED: Final[list[Callable[[Interpreter, Special, ast.AST], None]]] = []
 """What to look for where a scaler gets its state back."""
 STEPPED: Final[list[Callable[[Interpreter, Special, ast.AST], None]]] = []
@@ -306,7 +308,7 @@ OF_SCALERS: Final = SCALES_ONLY | {"update"}
 def backward(it: Interpreter, loss: Value, node: ast.AST) -> Value:
     """``loss.backward()``"""
     note(it, "backward", node, loss)
-    for look in BACKWARD:
+    for look in (*BACKWARD, *OWN_BACKWARD):
         look(it, loss, node)
     return NONE
 

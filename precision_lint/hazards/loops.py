@@ -12,7 +12,7 @@ from precision_lint.dataflow.graph import behind, peel, same
 from precision_lint.dataflow.interpreter import Interpreter, Region
 from precision_lint.dataflow.protocol import HANDED_OVER
 from precision_lint.dataflow.regions import BOUND, EMPTIED, ENTERED, MADE
-from precision_lint.dataflow.training import BACKWARD, SCALERS_MADE, SCALES, STEPPED
+from precision_lint.dataflow.training import BACKWARD, OWN_BACKWARD, SCALERS_MADE, SCALES, STEPPED
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import ALL_MODES, CODE
@@ -512,7 +512,8 @@ def switched(it: Interpreter, value: RegionValue, region: Region, node: ast.AST)
         it.notes.setdefault((it.module.path, SWITCHES), []).append(value.switch)
 
 
-BACKWARD.extend([went_back, backward_inside, unscaled])
+BACKWARD.extend([went_back, backward_inside])
+OWN_BACKWARD.append(unscaled)
 STEPPED.extend([stepped, weights_move])
 EMPTIED.append(emptied)
 ENTERED.extend([left_region, switched])
