@@ -719,7 +719,11 @@ def _as_given(value: Value) -> bool:
     if not isinstance(value, Tensor) or not half_modes(value.dtypes) or may_be_number(value):
         return True
     if value.op in KEEPING:
-        return all(_as_given(peel(one)) for one in value.operands)
+        parts = [peel(one) for one in value.operands]
+        losses = [one for one in parts if isinstance(one, Tensor) and one.rank == 0]
+        if value.op == "join" and losses:  # a model that gives its loss, and else what it predicts
+            parts = [*losses]
+        return all(map(_as_given, parts))
     return value.op in GIVEN
 
 
