@@ -883,3 +883,71 @@ def test_a_model_that_is_cast_to_a_default_rests_on_it() -> None:
     )
     (found,) = [one for one in lint(text) if one.code == "MP301"]
     assert "the caller leaves an argument at its default" in found.assumptions
+
+
+WIDTHS = """\
+class Rotary(nn.Module):
+    def __init__(self, width, base=10000):
+        super().__init__()
+        self.width = width
+        self.register_buffer("table", 1.0 / base ** (torch.arange(0, width, 2).float() / {0}))
+
+class Attention(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.rotary = Rotary({1})
+        self.out = nn.Linear(config.width, config.width)
+
+    def forward(self, x):
+        return self.out(x)
+
+def load(config):
+    return Attention(config).half()
+"""
+
+
+@pytest.mark.parametrize("used", ["width", "self.width"])
+@pytest.mark.parametrize("given", ["config.width", "config.width // config.heads"])
+def test_what_the_end_of_a_range_is_computed_of_is_a_number(used: str, given: str) -> None:
+    text = WIDTHS.format(used, given)
+    found = lint_source(HEAD + text, isolated=True, precision=["float16"], confidence="possible")
+    assert "MP403" not in {one.code for one in found}
+
+
+KEPT_WIDTH = """\
+class Table(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.width, self.places = width, torch.arange(0, {})
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.linear(x), torch.arange(0, {}, 2).float() / self.width
+
+def run(config, x):
+    return Table(config.width // config.heads).half()(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "end", "found"),
+    [("8", "self.width", []), ("width", "8", []), ("8", "8", ["MP403 possible"])],
+)
+def test_a_number_stays_one_when_the_call_that_kept_it_has_ended(
+    first: str, end: str, found: list[str]
+) -> None:
+    text = KEPT_WIDTH.format(first, end)
+    said = lint_source(HEAD + text, isolated=True, precision=["float16"], confidence="possible")
+    assert [f"{one.code} {one.confidence.value}" for one in said] == found
+
+
+RAISED = """\
+def angles(places, base):
+    table = 1.0 / base ** (torch.arange(0, 8, 2).float() / 8)
+    return torch.einsum("i,j->ij", places, table), torch.arange(4).float() / base
+"""
+
+
+def test_what_is_raised_to_a_tensor_of_powers_is_no_tensor_for_that() -> None:
+    said = lint_source(HEAD + RAISED, isolated=True, precision=["float16"], confidence="possible")
+    assert {one.confidence for one in said if one.code == "MP403"} == {Confidence.POSSIBLE}

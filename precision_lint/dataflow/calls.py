@@ -14,6 +14,7 @@ from typing import Any, Final
 from precision_lint.dataflow import alike, casts, declared, objects, regions
 from precision_lint.dataflow.contexts import Key, Summary
 from precision_lint.dataflow.creation import of_array
+from precision_lint.dataflow.graph import may_be_number
 from precision_lint.dataflow.interpreter import (
     OPERATIONS,
     TOLD,
@@ -50,6 +51,7 @@ from precision_lint.domains.values import (
     Tensor,
     Unknown,
     Value,
+    are_counts,
 )
 from precision_lint.syntax.program import Function, every, scan, spelled
 
@@ -417,7 +419,7 @@ def _solve(
         it.active.pop()
         summary.running = False
         for leaf in summary.leaves:
-            leaf.operands = ()  # what is kept speaks of parameters, not of one caller's values
+            _let_go(leaf)
     summary.weights = {k: v for k, v in it.weights.items() if before.get(k) is not v}
     if not it.building:
         objects.note_casts(summary.weights)
@@ -633,6 +635,15 @@ def passed(it: Interpreter, value: Value, name: str, default: ast.expr | None) -
     leaf = value.but(op="argument", operands=(value,), data=name)
     it.leaves.append(leaf)
     return leaf
+
+
+def _let_go(leaf: Tensor) -> None:
+    """What is kept speaks of parameters, not of one caller's values, but for what may be a number."""
+    if leaf.symbol is None and may_be_number(leaf):
+        symbol = Symbol(leaf.data, leaf.dtypes, leaf.assumptions)
+        symbol.uses = Symbol.NUMBER if are_counts(leaf) else 0
+        leaf.symbol = symbol
+    leaf.operands = ()
 
 
 def parameters_given(

@@ -34,6 +34,7 @@ from precision_lint.domains.values import (
     Tensor,
     Unknown,
     Value,
+    are_counts,
     begun,
     counts,
     number,
@@ -191,16 +192,14 @@ def _of_numpy(*sides: Any) -> bool:
 
 def _plain(value: Value, other: Value) -> Value:
     """An operand beside another one: a number, if its uses or its neighbour say so."""
-    if value.__class__ is Unknown:
+    if value.__class__ is Unknown or (value.__class__ is Tensor and are_counts(value)):
         return or_number(value)
     return _beside(other, value) if value.__class__ is Array else value
 
 
 def or_number(value: Any) -> Value:
     """An unknown object, or the number that its uses say it is."""
-    uses = value.symbol.uses
-    number = uses & Symbol.NUMBER and not uses & Symbol.TENSOR
-    return Scalar(None, "number") if number else value
+    return Scalar(None, "number") if are_counts(value) else value
 
 
 def _beside(other: Any, value: Any) -> Value:

@@ -391,16 +391,19 @@ OF_COMPLEX: Final = frozenset({"real", "imag", "angle", "view_as_real"})
 
 
 def _mark(value: Tensor, use: int) -> None:
-    """Note what a tensor is used as, for the unknown object that it is or is made of."""
+    """Note what a tensor is used as, for the unknown object that it is or is made of.
+
+    What tensors are exponents of is a number, as a rule: ``base ** (positions / width)``.
+    """
     for _ in range(8):
         if value.symbol is not None:
             value.symbol.uses |= use
         if value.op not in MARKED:
             return
-        inner = next((one for one in value.operands if one.__class__ is Tensor), None)
-        if inner is None:
+        inner = [one for one in value.operands if one.__class__ is Tensor]
+        if not inner:
             return
-        value = inner
+        value = inner[-1] if value.op == "pow" else inner[0]
 
 
 def _mark_complex(applied: Applied) -> None:

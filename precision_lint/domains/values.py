@@ -593,10 +593,31 @@ def begun(value: Value | None, until: str = "") -> Scalar:
 
 
 def counts(values: Iterable[Value]) -> None:
-    """Note that unknown objects are numbers: sizes, widths of layers, ends of ranges."""
+    """Note that unknown objects are numbers: sizes, widths of layers, ends of ranges, and what these are
+    computed from."""
     for value in values:
-        if isinstance(value, Unknown) and not value.symbol.uses & Symbol.TENSOR:
-            value.symbol.uses |= Symbol.NUMBER
+        symbol = value.symbol if isinstance(value, (Unknown, Tensor)) else None
+        if isinstance(value, Tensor) and symbol is None and value.op in ARITHMETIC:
+            counts([one for one in value.operands if one is not None])
+        if symbol is not None and not symbol.uses & Symbol.TENSOR:
+            symbol.uses |= Symbol.NUMBER
+
+
+def are_counts(value: Value) -> bool:
+    """Whether something is computed of numbers alone, as other uses of them show: ``width // heads``."""
+    if isinstance(value, Scalar):
+        return value.is_number
+    symbol = value.symbol if isinstance(value, (Unknown, Tensor)) else None
+    if symbol is not None:
+        return symbol.uses & (Symbol.NUMBER | Symbol.TENSOR) == Symbol.NUMBER
+    parts = value.operands if isinstance(value, Tensor) and value.op in ARITHMETIC else ()
+    return bool(parts) and all(one is not None and are_counts(one) for one in parts)
+
+
+ARITHMETIC: Final = frozenset({
+    "add", "sub", "mul", "div", "floor_divide", "remainder", "pow", "neg", "argument", "call",
+})  # fmt: skip
+"""What numbers of Python's are computed by as well, and handed on."""
 
 
 def truth(value: Value | None) -> bool | None:

@@ -7,9 +7,11 @@ from collections import deque
 from itertools import combinations
 from typing import Any, Final, NamedTuple
 
+from precision_lint.dataflow import bindings
 from precision_lint.dataflow.creation import ASKED
 from precision_lint.dataflow.graph import (
     behind,
+    depends,
     floats_behind,
     is_certain,
     may_be_number,
@@ -39,6 +41,7 @@ from precision_lint.domains.values import (
     Sequence,
     Symbol,
     Tensor,
+    Value,
     text,
 )
 from precision_lint.events import Link, Place
@@ -634,6 +637,22 @@ def _forget(it: Interpreter, value: Any) -> None:
 def _retract(it: Interpreter, value: Tensor) -> None:
     for number in range(len(parts(value))):
         it.retract("widened", value, number)
+
+
+def summed_wide(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) -> None:
+    """``total = total + term`` in a loop, where the total is float32: it is kept so on purpose."""
+    if not (it.nest and isinstance(target, ast.Name) and isinstance(value, Tensor)):
+        return
+    total = peel(it.variables.get(target.id))
+    wide = isinstance(total, Tensor) and not any(one & LOW for one in total.dtypes)
+    if wide and value.op in ("add", "sub") and peel(value.operands[0]) is total:
+        term = peel(value.operands[1])
+        unseen = getattr(term, "assumptions", 0) & (assume.NETWORK | assume.CALL)
+        if not (unseen or depends(term, total)):  # as a state that moves does
+            _retract(it, value)
+
+
+bindings.STORED.append(summed_wide)
 
 
 def _arithmetic(value: Any, limit: int = 24) -> list[Tensor]:

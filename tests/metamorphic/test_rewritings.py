@@ -33,7 +33,6 @@ OPEN: dict[str, set[str]] = {
     "sums written out": {  # fair: ``x = x + wide`` promotes, ``x += wide`` does not
         "mp207/linear.py: -MP207",
         "mp403/added_in_place.py: +MP403",
-        "mp406/negatives.py: +MP401",
     },
     "results in dicts": {
         "mp405/own_decorator.py: +MP405"
