@@ -16,7 +16,6 @@ from precision_lint.domains.values import (
     Value,
     number,
 )
-from precision_lint.torchmodel.creation import creation
 from precision_lint.torchmodel.operations import operation
 
 PASSED: Final = frozenset({"argument", "call"})
@@ -67,19 +66,6 @@ def alternatives(value: Value | None) -> Iterator[Any]:
             yield from alternatives(one)
     else:
         yield value
-
-
-def depends(term: Any, total: Any) -> bool:
-    """Whether a term is computed of the total's numbers: a state that moves, not a sum."""
-    pending, seen = [peel(term)], set[int]()
-    while pending and len(seen) < 40:
-        one = pending.pop()
-        if one is total:
-            return True
-        if isinstance(one, Tensor) and id(one) not in seen and creation(one.op) is None:
-            seen.add(id(one))
-            pending += [peel(part) for part in one.operands]
-    return False
 
 
 def same(a: Any, b: Any, depth: int = DEEP) -> bool:

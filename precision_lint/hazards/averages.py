@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from precision_lint.dataflow.bindings import STORED
-from precision_lint.dataflow.graph import behind, depends, is_op, peel, same
+from precision_lint.dataflow.graph import behind, is_op, peel, same
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
@@ -497,7 +497,7 @@ def _added(
     counted = isinstance(term, Scalar) and term.op in ("size", "numel", "len")
     if counted:
         term = None  # so many samples or tokens
-    elif not isinstance(term, Tensor) or depends(term, total) or _moves(it, target, node):
+    elif not isinstance(term, Tensor) or _depends(term, total) or _moves(it, target, node):
         return
     missing = _starts_missing(it, total, target)
     if not missing and not _starts_empty(total):
@@ -536,6 +536,19 @@ def added_in_place(it: Interpreter, applied: Applied) -> None:
     total, term = peel(applied.tensor(0)), peel(applied.tensor(1))
     if isinstance(total, Tensor) and (total.op != "mul" and len(applied.values) < 3):
         _added(it, applied.node, function.value, applied.result, total, term)
+
+
+def _depends(term: Tensor, total: Any) -> bool:
+    """Whether a term is computed of the total's numbers: a state that moves, not a sum."""
+    pending, seen = [peel(term)], set[int]()
+    while pending and len(seen) < 40:
+        one = pending.pop()
+        if one is total:
+            return True
+        if isinstance(one, Tensor) and id(one) not in seen and one.op not in CREATED:
+            seen.add(id(one))
+            pending += [peel(part) for part in one.operands]
+    return False
 
 
 def _moves(it: Interpreter, target: ast.expr, node: ast.AST) -> bool:

@@ -11,7 +11,6 @@ from precision_lint.dataflow import bindings
 from precision_lint.dataflow.creation import ASKED
 from precision_lint.dataflow.graph import (
     behind,
-    depends,
     floats_behind,
     is_certain,
     may_be_number,
@@ -648,7 +647,7 @@ def summed_wide(it: Interpreter, target: ast.expr, value: Value, node: ast.AST) 
     if wide and value.op in ("add", "sub") and peel(value.operands[0]) is total:
         term = peel(value.operands[1])
         unseen = getattr(term, "assumptions", 0) & (assume.NETWORK | assume.CALL)
-        if not (unseen or depends(term, total)):  # as a state that moves does
+        if not unseen:  # a model that is given the total meets it itself
             _retract(it, value)
 
 
