@@ -16,8 +16,8 @@ class DowncastAfterUpcast(Rule):
 
     It stays silent where only bfloat16 is in question, which has float32's range; where the result
     is provably below 65504, normalised, or an average (`mean`, `softmax`, `sum(...) / n`); on sums
-    of weights, on those of masks unless they count over two dimensions or more, as pixels of an
-    area; and on exponentials of what is below 0.
+    of weights, on those of masks, and of the probabilities of a sigmoid, unless they count over two
+    dimensions or more, as pixels of an area; and on exponentials of what is below 0.
 
     ## Why it breaks
     The upcast prevented an overflow that the downcast brings about: from 65520 on a float16 number

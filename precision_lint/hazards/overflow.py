@@ -583,12 +583,13 @@ def _grows(value: Tensor) -> bool:
 
 
 def _counts(total: Tensor, inner: Tensor) -> bool:
-    """Whether a sum counts what a mask selects in two dimensions or more, as the pixels of an area."""
+    """Whether a sum counts what a mask selects in two dimensions or more, as the pixels of an area; a mask
+    may be one of probabilities."""
     dims = total.operands[1] if len(total.operands) > 1 else None
     lines = isinstance(dims, Sequence) and dims.items is not None and len(dims.items) > 1
     while inner.op in ("cast", "argument") and isinstance(peel(inner.operands[0]), Tensor):
         inner = peel(inner.operands[0])
-    return lines and inner.dtypes == dtypes.V_BOOLEAN
+    return lines and (inner.dtypes == dtypes.V_BOOLEAN or inner.op == "sigmoid")
 
 
 def _sums_squares(value: Any) -> bool:
