@@ -199,7 +199,7 @@ def floats_behind(value: Value | None, limit: int = 40) -> Iterator[Tensor]:
         pending.extend(peel(part) for part in parts)
 
 
-ARITHMETIC: Final = frozenset({"add", "sub", "mul", "div"})
+ARITHMETIC: Final = frozenset({"add", "sub", "mul", "div", "pow"})
 
 
 def is_certain(value: Value | None, depth: int = 16) -> bool:
