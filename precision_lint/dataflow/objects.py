@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from precision_lint.dataflow.filling import is_empty, late_stores, waits
+from precision_lint.dataflow.graph import behind
 from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
@@ -311,7 +312,9 @@ def part(owner: Instance, name: str, value: Instance) -> Instance:
 def as_weight(it: Interpreter, owner: Instance, value: Tensor) -> Tensor:
     """A parameter or buffer in the dtype of its module's weights."""
     vector, place = weights_of(it, owner)
-    if not _is_float(value.dtypes):
+    made = vector[dtypes.CODE]
+    loaded = place is None and bool(made) and not made & ~dtypes.LOW
+    if not _is_float(value.dtypes) or (loaded and _stays_wide(value)):
         return value
     cast = tuple(
         [
@@ -326,6 +329,15 @@ def as_weight(it: Interpreter, owner: Instance, value: Tensor) -> Tensor:
     assumed = value.assumptions
     assumed |= assumed_of_weights(it, owner)
     return value.but(dtypes=cast, assumptions=assumed) if cast != value.dtypes else value
+
+
+def _stays_wide(value: Tensor) -> bool:
+    """Whether a parameter or buffer is float32 by its own words: what is loaded in half has those in float32,
+    and what follows the default dtype in half (measured with transformers 5.24)."""
+    return any(
+        one.data in ("explicit", "asked") and one.dtypes[dtypes.CODE] == dtypes.FLOAT32
+        for one in behind(value, 12)
+    )
 
 
 NARROW_OR_WIDE: Final = (dtypes.FLOAT16, dtypes.BFLOAT16, dtypes.FLOAT64)
