@@ -722,7 +722,7 @@ def _as_given(value: Value) -> bool:
         parts = [peel(one) for one in value.operands]
         losses = [one for one in parts if isinstance(one, Tensor) and one.rank == 0]
         if value.op == "join" and losses:  # a model that gives its loss, and else what it predicts
-            parts = [*losses]
+            parts = losses
         return all(map(_as_given, parts))
     return value.op in GIVEN
 

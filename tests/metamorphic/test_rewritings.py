@@ -34,9 +34,8 @@ OPEN: dict[str, set[str]] = {
         "mp207/linear.py: -MP207",
         "mp403/added_in_place.py: +MP403",
     },
-    "results in dicts": {
-        "mp405/own_decorator.py: +MP405"
-    },  # fair: the decorator casts tensors alone
+    # fair: the decorator casts tensors alone
+    "results in dicts": {"mp405/own_decorator.py: +MP405"},
     "regions kept": {
         "mp506/wanted_errors.py: +MP506",
         "mp506/wanted_errors.py: +MP502",
