@@ -57,11 +57,12 @@ def judged(
             listeners.setdefault(kind, []).append(rule)
     found: list[Judged] = []
     for event in events:
-        if event.place.path == path and event.kind in listeners:
+        if event.path == path and event.kind in listeners:
             verdict = judge(event, force, superseded)
             if verdict is not None:
                 verdict = with_modes(event, verdict, force, superseded)
                 shown = as_counts(event, verdict, superseded)
+                shown = shown if shown.path == path else event
                 found.append((shown, verdict, listeners[event.kind]))
     return found
 
@@ -82,7 +83,7 @@ def stated(
     sure = {
         _key(event) for event, verdict, _ in now if verdict.confidence is not Confidence.POSSIBLE
     }
-    dim = [e for e in events if e.place.path == path and e.kind in kinds and _key(e) not in sure]
+    dim = [e for e in events if e.path == path and e.kind in kinds and _key(e) not in sure]
     found: dict[str, list[Judged]] = {}
     for name, mode in MODES.items():
         under = force.under((name,))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from precision_lint.api import Applicability, Edit, Event, Fix, Place
+from precision_lint.api import Applicability, Edit, Event, Fix, Link, Place
 from precision_lint.asserted import Assertions
 from precision_lint.call_edits import CallEdits
 from precision_lint.domains.dtypes import AMP_MODES
@@ -160,6 +160,18 @@ class Context:
         calls = [one.func for one in around if isinstance(one, ast.Call)]
         totalled = any((getattr(f, "attr", "") or getattr(f, "id", "")) in TOTALS for f in calls)
         return not _in_region(event) and not totalled and self.is_returned(event.place)
+
+    def stands(self, event: Event, meets: str) -> tuple[Place, tuple[Link, ...]]:
+        """Where a finding stands of what was made wrong: there, or in this file; and a link to the other end.
+
+        meets: what happens at the event's own place.
+        """
+        made: Place | None = event.facts["origin_at"]
+        if made is None:
+            return event.place, ()
+        if made.path == self.path:
+            return made, (Link(meets, event.place),)
+        return event.place, (Link("it is made here", made),)
 
     def loop(self, place: Place) -> Place | None:
         """The outermost loop around a place, in its function."""

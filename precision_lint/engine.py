@@ -214,7 +214,7 @@ class Engine:
             events: dict[str, list[Any]] = {}
             for event in interpreter.events.values():
                 if event.variants:
-                    events.setdefault(event.place.path, []).append(_plain_event(event))
+                    events.setdefault(event.path, []).append(_plain_event(event))
             imported = dict(self._imported(name))
             signs = interpreter.signs.union(*imported.values())
             return Facts(

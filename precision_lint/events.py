@@ -105,7 +105,15 @@ class Event:
             found |= variant.modes
         return found
 
+    @property
+    def path(self) -> str:
+        """The file that is to be mended: where its place is, or where what it is of was made."""
+        made: Place | None = self.facts.get(MADE_ELSEWHERE.get(self.kind, ""))
+        return self.place.path if made is None else made.path
 
+
+MADE_ELSEWHERE: Final = {"widened": "origin_at", "amp-arguments": "made"}
+"""By kind of event: the fact that says where that was made which is wrong wherever it is used."""
 AS_WRITTEN: Final = 1
 """The mode in which the code runs as it is, in a mask of modes."""
 MESSAGE: Final = frozenset({

@@ -2,7 +2,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from precision_lint.api import Applicability, Context, Event, Finding, Fix, Link, Rule, Severity
+from precision_lint.api import (
+    Applicability,
+    Context,
+    Event,
+    Finding,
+    Fix,
+    Link,
+    Place,
+    Rule,
+    Severity,
+)
 
 
 class AutocastBadArguments(Rule):
@@ -72,20 +82,24 @@ class AutocastBadArguments(Rule):
 
     def check(self, event: Event, at: Context) -> Iterator[Finding]:
         facts = event.facts
+        place, related = _ends(event, at)
         yield Finding(
             f"{facts['what']}",
+            place,
             severity=Severity.ERROR if facts["raises"] else Severity.WARNING,
             fix=_repaired(event, at),
-            related=_made(event),
+            related=related,
         )
 
 
-def _made(event: Event) -> tuple[Link, ...]:
-    """Where the text was made that stands for a device."""
+def _ends(event: Event, at: Context) -> tuple[Place, tuple[Link, ...]]:
+    """Where it stands: at the region, or where another file makes the text that stands for a device."""
     made = event.facts.get("made")
     if made is None or (made.path, made.row) == (event.place.path, event.place.row):
-        return ()
-    return (Link("the text is made here", made),)
+        return event.place, ()
+    if made.path != event.place.path:
+        return made, (Link("it is given to autocast here", event.place),)
+    return event.place, (Link("the text is made here", made),)
 
 
 def _repaired(event: Event, at: Context) -> Fix | None:

@@ -79,24 +79,24 @@ class DtypelessCreation(Rule):
             or facts["origin_at"] is None
         ):
             return
-        origin = facts["origin_at"]
-        place = origin if origin.path == at.path else event.place
         name = facts["origin_name"]
         if event.kind == "widened":
+            place, ends = at.stands(event, "it is combined with a half tensor here")
             other = at.quoted(facts["other"], "the other operand")
             yield Finding(
                 f"`{name}` without dtype is {facts['wide_dtype']} and promotes {other} "
                 f"from {facts['other_dtype']}",
                 place,
                 _follow(event, at),
-                (Link("it is combined with a half tensor here", event.place),),
+                ends,
             )
         elif facts["layer"] and facts["direct"] and not facts["writes"] and not facts["handed"]:
+            place, ends = at.stands(event, "it goes in here")
             yield Finding(
                 INTO_LAYER.format(name, facts["wide_dtype"], facts["narrow_dtype"]),
                 place,
                 _like_the_layer(event, at),
-                (Link("it goes in here", event.place),),
+                ends,
             )
 
 

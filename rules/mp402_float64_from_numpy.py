@@ -9,7 +9,6 @@ from precision_lint.api import (
     Event,
     Finding,
     Fix,
-    Link,
     Rule,
     Severity,
 )
@@ -70,8 +69,10 @@ class Float64FromNumpy(Rule):
         facts = event.facts
         if facts["origin"] not in ("numpy", "created") or not facts["float64"]:
             return
-        origin = facts["origin_at"]
-        place = origin if origin is not None and origin.path == at.path else event.place
+        place, ends = at.stands(event, "both meet here")
+        mismatch = event.kind == "dtype-mismatch"
+        if mismatch and place == event.place and facts["near"] and not facts["direct"]:
+            return  # said where it is made, of what it widened before
         met = facts.get("other") or facts.get("narrow")
         text = at.quoted(met, "the other operand")
         yield Finding(
@@ -79,7 +80,7 @@ class Float64FromNumpy(Rule):
             "layer raises",
             place,
             _lowered(event, at),
-            (Link("both meet here", event.place),),
+            ends,
         )
 
 

@@ -87,8 +87,7 @@ class HardcodedDtype(Rule):
             facts["direct"] or facts["writes"] or not facts["near"]
         ):
             return
-        origin = facts["origin_at"]
-        place = origin if origin.path == at.path else event.place
+        place, ends = at.stands(event, "both meet here")
         other = facts.get("other")
         text = at.quoted(other, "the other operand")
         dtype = facts.get("other_dtype") or facts["narrow_dtype"]
@@ -96,7 +95,7 @@ class HardcodedDtype(Rule):
             f"`float32` is written here and promotes {text}, which is {dtype} in a half model",
             place,
             _follow(event, at) if event.kind == "widened" else None,
-            (Link("both meet here", event.place),),
+            ends,
         )
 
 

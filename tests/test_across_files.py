@@ -179,6 +179,79 @@ def test_gradients_are_read_in_a_file_that_never_says_torch(tmp_path: Path) -> N
     assert check(tmp_path) == ["train.py:7 MP101"]
 
 
+NOISE = (
+    "import torch\n\n\ndef noise(shape, device):\n    return torch.randn(shape, device=device{dtype})\n"
+    "\n\nSCALE = torch.tensor([0.5, 0.25]){cast}\n"
+)
+SAMPLE = (
+    "import torch\nfrom noise import SCALE, noise\n\n\ndef sample(device):\n"
+    "    net = torch.nn.Linear(2, 2).to(device).half()\n    x = {made}\n    return net(x)\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("made", "row"), [("noise((1, 2), device)", 5), ("SCALE.to(device)", 8)], ids=["given", "kept"]
+)
+def test_the_file_whose_tensor_is_the_wrong_input(tmp_path: Path, made: str, row: int) -> None:
+    """It is said where a function that has returned made the tensor, or the top level of a file."""
+    files = {"noise.py": NOISE.format(dtype="", cast=""), "sample.py": SAMPLE.format(made=made)}
+    projects.write(tmp_path, files)
+    assert check(tmp_path) == [f"noise.py:{row} MP401"]
+    assert check(tmp_path, "noise.py") == [f"noise.py:{row} MP401"], "alone it is judged as well"
+    (one,) = projects.check(tmp_path).diagnostics
+    ends = [(link.message, link.filename, link.start.row) for link in one.evidence if link.filename]
+    assert ("it goes in here", str(tmp_path / "sample.py"), 8) in ends
+    right = NOISE.format(dtype=", dtype=torch.float16", cast=".half()")
+    projects.write(tmp_path, {**files, "noise.py": right})
+    assert check(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("made", "used", "code"),
+    [
+        ("torch.full((8,), 0.5)", "self.b(table() * x)", "MP401"),
+        ("torch.full((8,), 0.5, dtype=torch.float32)", "table() * x, self.b(x)", "MP403"),
+        ("torch.from_numpy(np.linspace(0, 1, 8))", "self.b(table() * x)", "MP402"),
+    ],
+)
+def test_the_file_whose_tensor_widens_another(
+    tmp_path: Path, made: str, used: str, code: str
+) -> None:
+    """The finding stands where the tensor is made, once, and links to each of the places that it widens."""
+    table = f"import numpy as np\nimport torch\n\n\ndef table():\n    return {made}\n"
+    net = (
+        "import torch\nfrom table import table\n\n\nclass Net(torch.nn.Module):\n"
+        "    def __init__(self):\n        super().__init__()\n"
+        "        self.a, self.b = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)\n\n"
+        f"    def forward(self, x):\n        x = self.a(x)\n        return {used}\n\n\n"
+        "def run(x):\n    return Net().half()(x.half())\n"
+    )
+    projects.write(tmp_path, {"table.py": table, "net.py": net})
+    assert check(tmp_path) == [f"table.py:6 {code}"]
+    assert check(tmp_path, "table.py") == [f"table.py:6 {code}"]
+    assert check(tmp_path, "net.py") == []
+    (one,) = projects.check(tmp_path).diagnostics
+    assert (str(tmp_path / "net.py"), 12) in [
+        (link.filename, link.start.row) for link in one.evidence if link.start is not None
+    ]
+
+
+def test_a_device_that_another_file_names(tmp_path: Path) -> None:
+    """One finding where the text is made, not one at each region that it is given to."""
+    named = "import torch\n\n\ndef settings(device):\n    return {made}, torch.float16\n"
+    use = (
+        "import torch\nfrom named import settings\n\n\ndef {name}(net, x):\n"
+        "    kind, dtype = settings(x.device)\n    with torch.autocast(kind, dtype=dtype):\n"
+        "        return net(x)\n"
+    )
+    users = {f"{name}.py": use.format(name=name) for name in ("encode", "decode")}
+    projects.write(tmp_path, {**users, "named.py": named.format(made="str(device)")})
+    (tmp_path / "setup.cfg").write_text("[options]\ninstall_requires = torch>=2.1\n")
+    assert check(tmp_path) == ["named.py:5 MP210"]
+    projects.write(tmp_path, {"named.py": named.format(made="device.type")})
+    assert check(tmp_path) == []
+
+
 def test_half_weights_are_about_files_that_are_named(tmp_path: Path) -> None:
     """Who casts a model that it loads says nothing of the models that a file which it imports imports."""
     net = (

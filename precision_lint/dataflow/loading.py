@@ -38,7 +38,7 @@ def loader(
 ) -> Value:
     """A loader of a data set of the project: an unknown object whose elements are known."""
     given = {**dict(zip(ORDER, arguments, strict=False)), **keywords}
-    made = it.unknown("DataLoader", dtypes.BATCHES, assume.BATCH)
+    made = it.unknown("DataLoader", dtypes.LOADED, assume.BATCH)
     dataset = given.get("dataset")
     if not isinstance(dataset, Instance) or "collate_fn" in given:
         return made
@@ -63,7 +63,7 @@ def _collated(it: Interpreter, item: Value, node: ast.AST) -> Value:
     if isinstance(item, Scalar) and item.kind in ("int", "float", "bool"):
         kinds = {"int": dtypes.V_INTEGER, "float": dtypes.V_FLOAT64, "bool": dtypes.V_BOOLEAN}
         return Tensor(kinds[item.kind], "tensor", (item,), node, it.module, item.lo, item.hi)
-    return it.unknown("batch", dtypes.BATCHES, assume.BATCH)
+    return it.unknown("batch", dtypes.LOADED, assume.BATCH)
 
 
 TORCH["torch.utils.data.DataLoader"] = TORCH["torch.utils.data.dataloader.DataLoader"] = loader

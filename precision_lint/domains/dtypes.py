@@ -81,6 +81,8 @@ INPUTS: Final[Dtypes] = (ANY, FLOAT16, BFLOAT16, FLOAT16, BFLOAT16)
 """A float input inside a model: what an earlier layer gives."""
 BATCHES: Final[Dtypes] = (ANY, FLOAT32, FLOAT32, FLOAT16, BFLOAT16)
 """A float input of code that trains or runs a model."""
+LOADED: Final[Dtypes] = (ANY, FLOAT32, FLOAT32, FLOAT32, FLOAT32)
+"""What a data loader gives of data that is not seen: it does not follow the model."""
 
 HANDED_IN: Final[Dtypes] = (ANY, ANY, ANY, FLOAT16, BFLOAT16)
 """An argument where autocast was switched off: it may come from the region around, or be cast up."""

@@ -56,7 +56,13 @@ from precision_lint.hazards.origins import (
     origin,
     parts,
 )
-from precision_lint.hazards.places import function_places, in_sight, made_at, operand_node
+from precision_lint.hazards.places import (
+    function_of,
+    function_places,
+    in_sight,
+    made_at,
+    operand_node,
+)
 from precision_lint.hazards.zeros import transparent
 from precision_lint.syntax.program import Function
 from precision_lint.torchmodel import creation
@@ -169,17 +175,15 @@ def parted(it: Interpreter, applied: Applied) -> None:
 def _handed_in(
     it: Interpreter, applied: Applied, pair: Pair, came: Origin, assumptions: int
 ) -> bool:
-    """Report a tensor where another file makes it in float32 and hands it to what has half weights."""
+    """Report a tensor where another file makes it in float32, and hands it or gives it back to what has half
+    weights."""
     place = made_at(it, came.value) if came.kind in (CREATED, NUMPY) and came.direct else None
     layer = peel(pair.narrow.value).op == "weight"
     if place is None or not layer or place.path == it.place(applied.node).path:
         return False
-    call = it.calls
-    while call is not None and not _is_in(place, call.function):
-        call = call.outer
-    if call is None or not pair.modes & it.live:
+    if not pair.modes & it.live:
         return False
-    here, it.function = it.function, call.function
+    here, it.function = it.function, _maker(it, place, came.value)
     it.emit_at(
         "wide-input",
         place,
@@ -194,6 +198,16 @@ def _handed_in(
     )
     it.function = here
     return True
+
+
+def _maker(it: Interpreter, place: Place, value: Tensor) -> Function | None:
+    """The function that makes a tensor at a place: one that is being called, or another."""
+    call = it.calls
+    while call is not None and not _is_in(place, call.function):
+        call = call.outer
+    if call is not None:
+        return call.function
+    return function_of(value)
 
 
 def _is_in(place: Place, function: Function | None) -> bool:
