@@ -115,7 +115,7 @@ def _add(made: Baseline, file: Path, result: Result) -> None:
     from precision_lint import baseline, fingerprint
     from precision_lint.config import ALWAYS
 
-    for diagnostic in result.diagnostics:
+    for diagnostic in result.found:
         source = result.sources.get(diagnostic.filename)
         if source and diagnostic.code not in ALWAYS:
             name = baseline.name(file, Path.cwd() / diagnostic.filename)

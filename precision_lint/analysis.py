@@ -57,12 +57,12 @@ def judged(
             listeners.setdefault(kind, []).append(rule)
     found: list[Judged] = []
     for event in events:
-        if event.path == path and event.kind in listeners:
+        if path in (event.path, event.place.path) and event.kind in listeners:
             verdict = judge(event, force, superseded)
             if verdict is not None:
                 verdict = with_modes(event, verdict, force, superseded)
                 shown = as_counts(event, verdict, superseded)
-                shown = shown if shown.path == path else event
+                shown = shown if shown.path == event.path else event
                 found.append((shown, verdict, listeners[event.kind]))
     return found
 
@@ -83,7 +83,8 @@ def stated(
     sure = {
         _key(event) for event, verdict, _ in now if verdict.confidence is not Confidence.POSSIBLE
     }
-    dim = [e for e in events if e.path == path and e.kind in kinds and _key(e) not in sure]
+    here = (e for e in events if path in (e.path, e.place.path))
+    dim = [e for e in here if e.kind in kinds and _key(e) not in sure]
     found: dict[str, list[Judged]] = {}
     for name, mode in MODES.items():
         under = force.under((name,))
@@ -250,7 +251,7 @@ def _linked(at: Context, link: Link) -> Evidence:
         start, end = _span(at, link.place)
         return Evidence(link.text, start, end)
     row, column = link.place.row, link.place.column + 1
-    return Evidence(link.text, Position(row, column), None, link.place.path)
+    return Evidence(link.text, Position(row, column), None, link.place.path, link.cause)
 
 
 def _span(at: Context, place: Place) -> tuple[Position, Position]:

@@ -138,13 +138,15 @@ class Fix:
 class Evidence:
     """One link of the chain that made the tool believe a finding.
 
-    ``filename`` is None for the file of the finding itself.
+    ``filename`` is None for the file of the finding itself.  ``cause``: whether the finding stands there, and
+    only there, in a run over both files.
     """
 
     message: str
     start: Position | None = None
     end: Position | None = None
     filename: str | None = None
+    cause: bool = False
 
 
 @dataclass(frozen=True)

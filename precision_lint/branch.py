@@ -60,7 +60,7 @@ def check(
     home = next(place for place in (first, *first.parents) if place.is_dir())
     repository = Repository(home, ref)
     whole = runner.check(paths, resolver, workers=workers)
-    found = [Path(name) for name in dict.fromkeys(d.filename for d in whole.diagnostics)]
+    found = [Path(name) for name in dict.fromkeys(d.filename for d in whole.found)]
     if not found:
         return whole
     counts = repository.counts([files.absolute(path) for path in found], resolver, workers)
@@ -152,7 +152,7 @@ class Repository:
             settings = _moved(resolver, tree, self.top)
             result = runner.check(present, settings, workers=workers)
         found: dict[Path, Counter[str]] = {path: Counter() for path in inside.values()}
-        for diagnostic in result.diagnostics:
+        for diagnostic in result.found:
             source = result.sources.get(diagnostic.filename)
             if source:
                 found[inside[Path(diagnostic.filename)]][fingerprint.key(diagnostic, source)] += 1

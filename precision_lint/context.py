@@ -162,7 +162,7 @@ class Context:
         return not _in_region(event) and not totalled and self.is_returned(event.place)
 
     def stands(self, event: Event, meets: str) -> tuple[Place, tuple[Link, ...]]:
-        """Where a finding stands of what was made wrong: there, or in this file; and a link to the other end.
+        """Where a finding stands of what was made wrong: there, or in this file; with a link to the other end.
 
         meets: what happens at the event's own place.
         """
@@ -171,7 +171,7 @@ class Context:
             return event.place, ()
         if made.path == self.path:
             return made, (Link(meets, event.place),)
-        return event.place, (Link("it is made here", made),)
+        return event.place, (Link("it is made here", made, cause=True),)
 
     def loop(self, place: Place) -> Place | None:
         """The outermost loop around a place, in its function."""

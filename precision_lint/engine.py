@@ -214,7 +214,9 @@ class Engine:
             events: dict[str, list[Any]] = {}
             for event in interpreter.events.values():
                 if event.variants:
-                    events.setdefault(event.path, []).append(_plain_event(event))
+                    plain = _plain_event(event)
+                    for path in {event.path, event.place.path}:
+                        events.setdefault(path, []).append(plain)
             imported = dict(self._imported(name))
             signs = interpreter.signs.union(*imported.values())
             return Facts(
@@ -525,7 +527,7 @@ def _variant(plain: list[Any], other: Mapping[str, Any]) -> Variant:
         script,
         tuple(Place(*one) for one in calls),
         tuple(Place(*one) for one in regions),
-        tuple(Link(text, Place(*place)) for text, place in links),
+        tuple(Link(text, Place(*place)) for text, place, _ in links),
         {(path, name) for path, name in also},
         {**other, **{name: _fact(value) for name, value in facts.items()}},
         of_module,

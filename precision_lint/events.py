@@ -22,10 +22,14 @@ class Place(NamedTuple):
 
 
 class Link(NamedTuple):
-    """A place that explains an event: where a dtype comes from, or a region opens."""
+    """A place that explains an event: where a dtype comes from, or a region opens.
+
+    cause: whether the event is reported there where that file is linted as well.
+    """
 
     text: str
     place: Place
+    cause: bool = False
 
 
 Function = tuple[str, str]
@@ -107,7 +111,7 @@ class Event:
 
     @property
     def path(self) -> str:
-        """The file that is to be mended: where its place is, or where what it is of was made."""
+        """The file that is to be mended: that of its place, or that in which what is wrong was made."""
         made: Place | None = self.facts.get(MADE_ELSEWHERE.get(self.kind, ""))
         return self.place.path if made is None else made.path
 

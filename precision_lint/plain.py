@@ -75,6 +75,7 @@ def _evidence(plain: dict[str, Any]) -> Evidence:
         start and Position(**start),
         end and Position(**end),
         plain["filename"],
+        plain["cause"],
     )
 
 

@@ -41,6 +41,8 @@ class Result:
 
     diagnostics: list[Diagnostic] = field(default_factory=list)
     """Findings that remain, sorted by file, row, column and code."""
+    repeated: list[Diagnostic] = field(default_factory=list)
+    """Findings that stand where another file makes what is wrong as well, and are not shown."""
     sources: dict[str, Source] = field(default_factory=dict)
     """Text of each file that has diagnostics, as it is after fixes."""
     files: int = 0
@@ -74,6 +76,11 @@ class Result:
     diff: bytes = b""
     stdin: bytes = b""
     """The text from standard input after fixes, in its own encoding."""
+
+    @property
+    def found(self) -> list[Diagnostic]:
+        """Findings as each file by itself has them."""
+        return [*self.diagnostics, *self.repeated]
 
     @property
     def internal(self) -> bool:
@@ -138,7 +145,20 @@ def _order(diagnostic: Diagnostic) -> tuple[Any, ...]:
     return d.filename, d.start, d.code, d.end, d.message
 
 
+def _once(result: Result) -> None:
+    """Set findings aside that another file of the run has at what causes them."""
+    told = [*result.diagnostics, *(one.diagnostic for one in result.silenced)]
+    known = {(d.code, files.absolute(Path(d.filename)), d.start) for d in told}
+    kept: list[Diagnostic] = []
+    for d in result.diagnostics:
+        causes = ((e.filename, e.start) for e in d.evidence if e.cause and e.filename is not None)
+        again = any((d.code, files.absolute(Path(f)), start) in known for f, start in causes)
+        (result.repeated if again else kept).append(d)
+    result.diagnostics = kept
+
+
 def _finish(result: Result, started: float) -> Result:
+    _once(result)
     result.diagnostics.sort(key=_order)
     result.silenced.sort(key=lambda s: _order(s.diagnostic))
     result.seconds = time.perf_counter() - started

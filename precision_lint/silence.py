@@ -23,7 +23,7 @@ def main(result: Result, reason: str) -> int:
     comments = findings = 0
     failures = list(result.unread)
     for name, source in result.sources.items():
-        found = [d for d in result.diagnostics if d.filename == name]
+        found = [d for d in result.found if d.filename == name]
         edits = suppress.comments(source, found, reason)
         if not edits:
             continue

@@ -97,9 +97,9 @@ def _ends(event: Event, at: Context) -> tuple[Place, tuple[Link, ...]]:
     made = event.facts.get("made")
     if made is None or (made.path, made.row) == (event.place.path, event.place.row):
         return event.place, ()
-    if made.path != event.place.path:
+    if at.path != event.place.path:
         return made, (Link("it is given to autocast here", event.place),)
-    return event.place, (Link("the text is made here", made),)
+    return event.place, (Link("the text is made here", made, cause=made.path != at.path),)
 
 
 def _repaired(event: Event, at: Context) -> Fix | None:

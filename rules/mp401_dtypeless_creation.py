@@ -90,7 +90,7 @@ class DtypelessCreation(Rule):
                 _follow(event, at),
                 ends,
             )
-        elif facts["layer"] and facts["direct"] and not facts["writes"] and not facts["handed"]:
+        elif facts["layer"] and facts["direct"] and not facts["writes"]:
             place, ends = at.stands(event, "it goes in here")
             yield Finding(
                 INTO_LAYER.format(name, facts["wide_dtype"], facts["narrow_dtype"]),

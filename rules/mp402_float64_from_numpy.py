@@ -70,9 +70,9 @@ class Float64FromNumpy(Rule):
         if facts["origin"] not in ("numpy", "created") or not facts["float64"]:
             return
         place, ends = at.stands(event, "both meet here")
-        mismatch = event.kind == "dtype-mismatch"
-        if mismatch and place == event.place and facts["near"] and not facts["direct"]:
-            return  # said where it is made, of what it widened before
+        told = event.kind == "dtype-mismatch" and facts["near"] and not facts["direct"]
+        if told and place == event.place:
+            return  # of what it widened before
         met = facts.get("other") or facts.get("narrow")
         text = at.quoted(met, "the other operand")
         yield Finding(

@@ -75,6 +75,9 @@ def test_the_file_that_makes_the_wrong_input(tmp_path: Path) -> None:
     projects.write(tmp_path, {"net.py": NET, **files})
     assert check(tmp_path) == ["detect.py:8 MP401", "export.py:8 MP401"]
     assert check(tmp_path, "detect.py") == ["detect.py:8 MP401"], "alone it is judged as well"
+    assert check(tmp_path, "net.py") == ["net.py:10 MP401"], (
+        "where the files that do are not looked at"
+    )
     right = "1, 8, device=device, dtype=next(model.parameters()).dtype"
     projects.write(tmp_path, {name: text.replace(given, right) for name, text in files.items()})
     assert check(tmp_path) == []
@@ -201,6 +204,7 @@ def test_the_file_whose_tensor_is_the_wrong_input(tmp_path: Path, made: str, row
     (one,) = projects.check(tmp_path).diagnostics
     ends = [(link.message, link.filename, link.start.row) for link in one.evidence if link.filename]
     assert ("it goes in here", str(tmp_path / "sample.py"), 8) in ends
+    assert check(tmp_path, "sample.py") == ["sample.py:8 MP401"], "where its file is not looked at"
     right = NOISE.format(dtype=", dtype=torch.float16", cast=".half()")
     projects.write(tmp_path, {**files, "noise.py": right})
     assert check(tmp_path) == []
@@ -229,7 +233,7 @@ def test_the_file_whose_tensor_widens_another(
     projects.write(tmp_path, {"table.py": table, "net.py": net})
     assert check(tmp_path) == [f"table.py:6 {code}"]
     assert check(tmp_path, "table.py") == [f"table.py:6 {code}"]
-    assert check(tmp_path, "net.py") == []
+    assert check(tmp_path, "net.py") == [f"net.py:12 {code}"], "where its file is not looked at"
     (one,) = projects.check(tmp_path).diagnostics
     assert (str(tmp_path / "net.py"), 12) in [
         (link.filename, link.start.row) for link in one.evidence if link.start is not None
@@ -248,6 +252,7 @@ def test_a_device_that_another_file_names(tmp_path: Path) -> None:
     projects.write(tmp_path, {**users, "named.py": named.format(made="str(device)")})
     (tmp_path / "setup.cfg").write_text("[options]\ninstall_requires = torch>=2.1\n")
     assert check(tmp_path) == ["named.py:5 MP210"]
+    assert check(tmp_path, "encode.py") == ["encode.py:7 MP210"]
     projects.write(tmp_path, {"named.py": named.format(made="device.type")})
     assert check(tmp_path) == []
 
