@@ -994,3 +994,31 @@ def test_guesses_of_several_things_are_too_many(tmp_path: Path) -> None:
     assert check(tmp_path, confidence=Confidence.POSSIBLE) == flagged
     stated = Overrides(no_cache=True, precision=("float16",))
     assert found(runner.check([tmp_path], Resolver(stated, isolated=True))) == flagged
+
+
+ARCH = (
+    "import torch\n\n\nclass Arch(torch.nn.Module):\n    def __init__(self, on):\n        super().__init__()\n"
+    "        self.scaler = torch.amp.GradScaler('cuda') if on else None\n"
+    "        self.net = torch.nn.Linear(8, 8)\n\n"
+    "    def learn(self, x):\n        loss = self.net(x).mean()\n        if {scales}:\n"
+    "            self.scaler.scale(loss).backward()\n        else:\n            loss.backward()\n"
+)
+LEARN = (
+    "import torch\nfrom arch import Arch\n\n\ndef train(model, loader):\n"
+    "    scaler, optimizer = model.scaler, torch.optim.AdamW(model.parameters())\n"
+    "    for x in loader:\n        optimizer.zero_grad()\n        model.learn(x)\n"
+    "        if {steps}:\n            scaler.step(optimizer)\n            scaler.update()\n"
+    "        else:\n            optimizer.step()\n\n\n"
+    "def main(on, loader):\n    train(Arch(on), loader)\n"
+)
+
+
+@pytest.mark.parametrize("steps", ["scaler is not None", "scaler", "not scaler is None"])
+@pytest.mark.parametrize(
+    "scales", ["self.scaler is not None", "self.scaler", "self.scaler and self.training"]
+)
+def test_a_scaler_that_may_be_none(tmp_path: Path, scales: str, steps: str) -> None:
+    """On a way on which it is None nothing is divided by its scale, by whatever name it is asked."""
+    files = {"arch.py": ARCH.format(scales=scales), "learn.py": LEARN.format(steps=steps)}
+    projects.write(tmp_path, files)
+    assert check(tmp_path) == (["arch.py:15 MP105"] if "training" in scales else [])

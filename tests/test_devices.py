@@ -99,6 +99,29 @@ def test_what_is_elsewhere_does_not(
     assert not found(capsys, tmp_path, text, "--torch-version", "2.0")
 
 
+DRAWN = """
+import torch
+
+
+def draw(net, x):
+    return torch.multinomial(net.half()(x.cuda().half()).softmax(-1).bfloat16(), {how})
+"""
+
+
+@pytest.mark.parametrize(
+    "how", ["1", "num_samples=1, replacement=True", "4", "4, replacement=False"]
+)
+def test_draws_that_need_no_kernel_of_their_own(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, how: str
+) -> None:
+    """One draw, and several without replacement, are quotients by noise of which the largest are taken."""
+    release = ("--device", "cuda", "--torch-version", "2.2")
+    assert not found(capsys, tmp_path, DRAWN.format(how=how), *release)
+    again = DRAWN.format(how="4, replacement=True")
+    [(_, _, message)] = found(capsys, tmp_path, again, *release)
+    assert "CUDA has `multinomial` of bfloat16 from torch 2.3 on" in message
+
+
 HELD = """
 import torch
 from torch import nn

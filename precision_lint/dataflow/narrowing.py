@@ -218,6 +218,23 @@ def _peek(it: Interpreter, node: ast.expr) -> Value | None:
     return None
 
 
+def scalers(it: Interpreter, test: ast.expr, holds: bool) -> Iterator[tuple[Special, bool]]:
+    """Scalers that are there, or are None, where a test holds or does not."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        yield from scalers(it, test.operand, not holds)
+    elif isinstance(test, ast.BoolOp):
+        for part in test.values if isinstance(test.op, ast.And) is holds else ():
+            yield from scalers(it, part, holds)
+    else:
+        there = holds
+        if isinstance(test, ast.Compare) and _is_none(test.comparators[0]):
+            there = isinstance(test.ops[0], ast.IsNot) is holds
+            test = test.left
+        value = _peek(it, test) if isinstance(test, (ast.Name, ast.Attribute)) else None
+        if isinstance(value, Special) and value.kind == "scaler":
+            yield value, there
+
+
 def _is_none(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and node.value is None
 

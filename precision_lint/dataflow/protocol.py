@@ -52,7 +52,7 @@ class Step(NamedTuple):
 PROTOCOL: Final = frozenset({"backward", "scale", "unscale_", "step"})
 """Methods that a call may hide which is not followed, beside ``update()`` without arguments."""
 EXITS: Final = frozenset({"return", "raise", "break", "continue"})
-QUIET: Final = EXITS | {"set"}
+QUIET: Final = EXITS | {"set", "present", "absent"}
 """Steps that matter only beside others."""
 
 

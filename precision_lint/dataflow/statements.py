@@ -7,7 +7,7 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final
 
-from precision_lint.dataflow import special_methods
+from precision_lint.dataflow import narrowing, special_methods
 from precision_lint.dataflow.bindings import STORED, bind
 from precision_lint.dataflow.choices import around, left
 from precision_lint.dataflow.containers import assign, elements, is_entered
@@ -27,7 +27,7 @@ from precision_lint.dataflow.interpreter import (
 )
 from precision_lint.dataflow.objects import merge_weights
 from precision_lint.dataflow.operators import BINARY, asked, binary, is_equal
-from precision_lint.dataflow.protocol import RETURNED, note, noted, stored
+from precision_lint.dataflow.protocol import RETURNED, Step, note, noted, stored
 from precision_lint.dataflow.regions import enter
 from precision_lint.domains.joining import facts, join, unknown
 from precision_lint.domains.values import (
@@ -113,8 +113,9 @@ def _if(it: Interpreter, node: ast.If) -> bool:
     region = it.region
     version = _asks_version(node.test)
     it.compatible += version
+    ways = [_where(it, node.test, holds) for holds in (True, False)]
     it.narrow(node.test, True, _raises(node.orelse))
-    it.trace = []
+    it.trace = ways[0]
     asked_here = around(it, node.test, it.tested)
     it.branches.append(asked_here)
     first_ends = it.block(node.body)
@@ -122,7 +123,7 @@ def _if(it: Interpreter, node: ast.If) -> bool:
     first_region = it.region
     it.variables, it.live, it.weights, it.region = before, live, weights, region
     it.narrow(node.test, False, _raises(node.body))
-    it.trace = []
+    it.trace = ways[1]
     it.branches[-1] = asked_here._replace(holds=not asked_here.holds)
     second_ends = it.block(node.orelse)
     it.branches.pop()
@@ -146,6 +147,14 @@ def _if(it: Interpreter, node: ast.If) -> bool:
         it.weights = merge_weights(first_weights, it.weights)
         it.live |= first_live
     return False
+
+
+def _where(it: Interpreter, test: ast.expr, holds: bool) -> list[Any]:
+    """The trace of the way that a test goes: which scalers are there."""
+    return [
+        Step("present" if there else "absent", test, it.place(test), (scaler,))
+        for scaler, there in narrowing.scalers(it, test, holds)
+    ]
 
 
 def _raises(body: list[ast.stmt]) -> bool:

@@ -13,7 +13,7 @@ from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import ALL_MODES, BFLOAT16, FLOAT16, LOW, MODES, OTHER
-from precision_lint.domains.values import ON_CPU, ON_DEVICE, REGIONAL, Tensor, number
+from precision_lint.domains.values import ON_CPU, ON_DEVICE, REGIONAL, Tensor, number, truth
 from precision_lint.events import Place
 from precision_lint.hazards.places import operand_node
 
@@ -72,6 +72,8 @@ def _report(
     lacking = lacking or applied.operation.missing[device]
     modes, found = _modes(applied, lacking)
     cuda = device == "cuda" or not shown
+    if cuda and _draws_by_argmax(applied):
+        return False
     if modes and cuda and _power_of_two(applied):
         modes, found = _modes(applied, lacking & BFLOAT16)
     operands = [i for i in applied.seen if applied.tensor(i) is not None]
@@ -134,6 +136,15 @@ def _power_of_two(applied: Applied) -> bool:
         return False
     size = number(applied["n_fft" if applied.name == "stft" else "n"])
     return size is not None and size > 0 and int(size) & (int(size) - 1) == 0
+
+
+def _draws_by_argmax(applied: Applied) -> bool:
+    """Whether ``multinomial`` draws once, or without replacement: then it divides by exponential noise, for
+    which CUDA has always had kernels, and needs none of its own (ATen, ``native/Distributions.cpp``)."""
+    if applied.name != "multinomial":
+        return False
+    again = applied["replacement"]
+    return number(applied["num_samples"]) == 1 or again is None or truth(again) is False
 
 
 def _modes(applied: Applied, lacking: int) -> tuple[int, int]:

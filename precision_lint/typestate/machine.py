@@ -42,8 +42,10 @@ from precision_lint.typestate.states import (
     noted_early,
     switched_off,
     updated_by,
+    where,
 )
 from precision_lint.typestate.traces import (
+    COVERING,
     beside,
     clipped_owners,
     deciding,
@@ -345,6 +347,7 @@ class Machine:
         handled = [s.objects[COVERING[s.kind] :][:1] for s in inside if s.kind in COVERING]
         covers = any(self.key(one[0]) in varying for one in handled if one)
         scales = any(s.kind == "scale" for s in inside)  # no iteration means no loss
+        states = frozenset(s._replace(zeroed=None) for s in states) if scales else states
         without = self.scale(step, in_order(states)) if scales else states
         flow = Flow(() if covers else without)
         entered: States = frozenset()
@@ -771,10 +774,6 @@ class Machine:
         set_now = partial(set_to, step.node, step.objects[0], tests=self.ways.simple)
         return [s._replace(known=set_now(s.known)) for s in states]
 
-    def renewed(self, step: Step, states: list[State]) -> Iterable[State]:
-        """A new scaler remembers nothing."""
-        return [s._replace(optimizers=()) for s in states]
-
     def _optimizer(self, step: Step) -> Any:
         return self.key(step.objects[1] if len(step.objects) > 1 else None)
 
@@ -790,10 +789,11 @@ ACTIONS: Final[dict[str, Callable[[Machine, Step, list[State]], Iterable[State]]
     "clip": Machine.clip, "read": Machine.read, "gradient-added": Machine.read,
     "autograd-read": Machine.read_of_autograd,
     "scrub": Machine.scrub, "zero": Machine.zero, "unknown-call": Machine.handed,
-    "new-scaler": Machine.renewed, "set": Machine.stored, "unfollowed-call": Machine.handed,
+    "new-scaler": lambda machine, step, states: [s._replace(optimizers=()) for s in states],
+    "set": Machine.stored, "unfollowed-call": Machine.handed,
+    "present": lambda machine, step, states: where(states, machine.key(step.objects[0]), True),
+    "absent": lambda machine, step, states: where(states, machine.key(step.objects[0]), False),
 }  # fmt: skip
 
 
-COVERING: Final = {"unscale": 1, "step": 1, "plain-step": 0, "zero": 0}
-"""Steps that a loop over optimizers does to each, and which of their objects the optimizer is."""
 ORDERED: Final = frozenset({"backward", "update", "step", "unscale"})

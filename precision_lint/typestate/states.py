@@ -64,6 +64,16 @@ class State(NamedTuple):
         return self.with_optimizer(optimizer, done)._replace(clean=clean)
 
 
+def where(states: Iterable[State], scaler: Any, there: bool) -> list[State]:
+    """The states on ways on which a scaler is there, or is None."""
+    key = f"scaler {scaler!r}"
+    return [
+        s._replace(known=tuple(sorted({*s.known, (key, there)})))
+        for s in states
+        if (key, not there) not in s.known
+    ]
+
+
 def in_order(states: Iterable[State]) -> list[State]:
     """States by the places that they name, so that what is said of them is the same in every run."""
     some = list(states)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from precision_lint.dataflow.graph import alternatives
 from precision_lint.dataflow.operators import owners_of
@@ -21,6 +21,9 @@ from precision_lint.domains.values import (
 )
 from precision_lint.events import Place
 from precision_lint.syntax.program import Function, Module, bindings, scan
+
+COVERING: Final = {"unscale": 1, "step": 1, "plain-step": 0, "zero": 0}
+"""Steps that a loop over optimizers does to each, and which of their objects the optimizer is."""
 
 
 def looked_up(loop: ast.AST, steps: Iterable[Step]) -> Iterator[Step]:
