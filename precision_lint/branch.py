@@ -60,7 +60,7 @@ def check(
     home = next(place for place in (first, *first.parents) if place.is_dir())
     repository = Repository(home, ref)
     whole = runner.check(paths, resolver, workers=workers)
-    found = [Path(name) for name in dict.fromkeys(d.filename for d in whole.found)]
+    found = [Path(name) for name in dict.fromkeys(d.filename for d in whole.diagnostics)]
     if not found:
         return whole
     counts = repository.counts([files.absolute(path) for path in found], resolver, workers)

@@ -101,14 +101,6 @@ GOOD: dict[str, str] = {
     + "scaler.step(optimizer)\nscaler.update()\n"
     + READ
     + "optimizer.zero_grad()\n",
-    "a step that is dropped for one of its parts": "drop = False\n"
-    + under(
-        "for part in [batch] * (1 + odd)", under("if flag", "drop = True\n", "continue\n"), BACKWARD
-    )
-    + under("if drop", "optimizer.zero_grad()\n", "drop = False\n", "continue\n")
-    + UNSCALE
-    + CLIP
-    + STEP,
     "skip with update": BACKWARD
     + UNSCALE
     + READ

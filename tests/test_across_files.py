@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from precision_lint import lint_paths, runner
+from precision_lint import cli, lint_paths, runner
 from precision_lint.api import Confidence
 from precision_lint.config import Overrides, Resolver
 from precision_lint.dataflow.program import STARS
@@ -20,6 +20,7 @@ from precision_lint.project.code import Code
 from precision_lint.source import Source, decode
 from tests import projects
 from tests.projects import found
+from tests.test_branch import commit, git
 
 LOSS = (
     "import torch\n\n\ndef loss(x):\n    p = x.sigmoid()\n    return torch.log(p + 1e-8).mean()\n"
@@ -210,6 +211,16 @@ def test_the_file_whose_tensor_is_the_wrong_input(tmp_path: Path, made: str, row
     assert check(tmp_path) == []
 
 
+TABLE = "import numpy as np\nimport torch\n\n\ndef table():\n    return {made}\n"
+WIDENED = (
+    "import torch\nfrom table import table\n\n\nclass Net(torch.nn.Module):\n"
+    "    def __init__(self):\n        super().__init__()\n"
+    "        self.a, self.b = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)\n\n"
+    "    def forward(self, x):\n        x = self.a(x)\n        return {used}\n\n\n"
+    "def run(x):\n    return Net().half()(x.half())\n"
+)
+
+
 @pytest.mark.parametrize(
     ("made", "used", "code"),
     [
@@ -222,15 +233,8 @@ def test_the_file_whose_tensor_widens_another(
     tmp_path: Path, made: str, used: str, code: str
 ) -> None:
     """The finding stands where the tensor is made, once, and links to each of the places that it widens."""
-    table = f"import numpy as np\nimport torch\n\n\ndef table():\n    return {made}\n"
-    net = (
-        "import torch\nfrom table import table\n\n\nclass Net(torch.nn.Module):\n"
-        "    def __init__(self):\n        super().__init__()\n"
-        "        self.a, self.b = torch.nn.Linear(8, 8), torch.nn.Linear(8, 8)\n\n"
-        f"    def forward(self, x):\n        x = self.a(x)\n        return {used}\n\n\n"
-        "def run(x):\n    return Net().half()(x.half())\n"
-    )
-    projects.write(tmp_path, {"table.py": table, "net.py": net})
+    widening = {"table.py": TABLE.format(made=made), "net.py": WIDENED.format(used=used)}
+    projects.write(tmp_path, widening)
     assert check(tmp_path) == [f"table.py:6 {code}"]
     assert check(tmp_path, "table.py") == [f"table.py:6 {code}"]
     assert check(tmp_path, "net.py") == [f"net.py:12 {code}"], "where its file is not looked at"
@@ -238,6 +242,68 @@ def test_the_file_whose_tensor_widens_another(
     assert (str(tmp_path / "net.py"), 12) in [
         (link.filename, link.start.row) for link in one.evidence if link.start is not None
     ]
+
+
+@pytest.fixture
+def widening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project with one finding in ``table.py``, which is at ``net.py`` where that is not looked at."""
+    made, used = "torch.from_numpy(np.linspace(0, 1, 8))", "self.b(table() * x)"
+    root = tmp_path / "project"
+    projects.write(root, {"table.py": TABLE.format(made=made), "net.py": WIDENED.format(used=used)})
+    monkeypatch.chdir(root)
+    return root
+
+
+def test_both_ends_are_kept_in_the_cache(widening: Path) -> None:
+    for _ in range(2):
+        result = projects.check(widening, cache_dir=widening / "cache")
+        assert found(result) == ["table.py:6 MP402"]
+    alone = projects.check(widening / "net.py", cache_dir=widening / "cache")
+    assert found(alone) == ["net.py:12 MP402"]
+
+
+@pytest.mark.parametrize("name", ["table.py", "net.py"])
+def test_a_baseline_holds_both_ends(widening: Path, name: str) -> None:
+    assert cli.main(["check", "--isolated", "-n", name]) == 1
+    assert cli.main(["baseline", "create", "."]) == 0
+    assert cli.main(["check", "-n", "--baseline", "precision-lint-baseline.json", name]) == 0
+
+
+@pytest.mark.parametrize("name", ["table.py", "net.py"])
+def test_comments_silence_both_ends(widening: Path, name: str) -> None:
+    assert cli.main(["check", "-n", name]) == 1
+    assert cli.main(["check", "-n", "--add-noqa=meant", "."]) == 0
+    assert cli.main(["check", "-n", name]) == 0 == cli.main(["check", "-n", "."])
+
+
+def test_a_branch_brings_neither_end(widening: Path) -> None:
+    git("init", "-q")
+    commit()
+    git("switch", "-qc", "topic")
+    text = (widening / "net.py").read_text()
+    (widening / "net.py").write_text(text + "\n\nmore = 1\n")
+    commit()
+    assert cli.main(["check", "-n", "--since", "main"]) == 0
+
+
+@pytest.mark.parametrize("order", [("a", "b"), ("b", "a")])
+def test_two_files_that_make_what_one_operation_widens(
+    tmp_path: Path, order: tuple[str, str]
+) -> None:
+    """What stands in a file is what that file makes, whichever way to the operation is the surest."""
+    meet = "def meet(x, table):\n    return x * table\n"
+    made = "import torch\n\n{above}TABLE = torch.full((8,), 0.5)\n"
+    run = (
+        "import torch\nfrom a import TABLE as a\nfrom b import TABLE as b\nfrom meet import meet\n\n\n"
+        "def run(x, low=torch.float16):\n"
+        f"    return meet(x.to(low), {order[0]}), meet(x.half(), {order[1]})\n"
+    )
+    files = {"a.py": made.format(above=""), "b.py": made.format(above="\n\n"), "meet.py": meet}
+    projects.write(tmp_path, {**files, "run.py": run})
+    rows = {"a": 3, "b": 5}
+    (one,) = projects.check(tmp_path).diagnostics
+    place = Path(one.filename).name, one.start.row, one.start.column
+    assert place == (f"{order[0]}.py", rows[order[0]], len("TABLE = ") + 1)
 
 
 def test_a_device_that_another_file_names(tmp_path: Path) -> None:

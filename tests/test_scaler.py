@@ -243,3 +243,40 @@ def test_a_call_that_a_bound_leaves_out_may_do_each_step(method: str) -> None:
     others = under("def others()", *(f"Net{i}().{method}()\n" for i in heirs))
     run = under("def run()", "Net0().optimize()\n")
     assert not analysis.events(BASE + "".join(HEIR.format(i) for i in heirs) + others + run)
+
+
+DROPPED = """\
+class Trainer:
+    def __init__(self, options, model, loader):
+        self.options, self.model, self.loader = options, model, loader
+        self.optimizer = torch.optim.AdamW(model.parameters())
+        self.scaler = torch.amp.GradScaler("cuda")
+
+    def train(self):
+        drop = False
+        for batch in self.loader:
+            for j in range(self.options.parts):
+                loss = self.model(batch[j])
+                if loss is None:
+                    continue
+                if torch.isnan(loss).any():
+                    drop = True
+                    continue
+                self.scaler.scale(loss).backward()
+            if drop:
+                self.optimizer.zero_grad()
+                drop = False
+                continue
+            if self.options.clip:
+                self.scaler.unscale_(self.optimizer)
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+"""
+
+
+def test_a_step_that_is_dropped() -> None:
+    """What is set to zero then is not what the next step uses: its own parts come before it."""
+    assert not analysis.events(analysis.HEAD + DROPPED)
+    goes_on = DROPPED.replace("drop = False\n                continue\n", "drop = False\n")
+    kinds = [event.kind for event, _ in analysis.events(analysis.HEAD + goes_on)]
+    assert kinds == ["zeroed-gradients"]

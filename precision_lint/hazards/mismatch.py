@@ -56,13 +56,7 @@ from precision_lint.hazards.origins import (
     origin,
     parts,
 )
-from precision_lint.hazards.places import (
-    function_of,
-    function_places,
-    in_sight,
-    made_at,
-    operand_node,
-)
+from precision_lint.hazards.places import function_places, in_sight, made_at, operand_node
 from precision_lint.hazards.zeros import transparent
 from precision_lint.syntax.program import Function
 from precision_lint.torchmodel import creation
@@ -183,7 +177,10 @@ def _handed_in(
         return False
     if not pair.modes & it.live:
         return False
-    here, it.function = it.function, _maker(it, place, came.value)
+    call = it.calls
+    while call is not None and not _is_in(place, call.function):
+        call = call.outer
+    here, it.function = it.function, call.function if call is not None else None
     it.emit_at(
         "wide-input",
         place,
@@ -198,16 +195,6 @@ def _handed_in(
     )
     it.function = here
     return True
-
-
-def _maker(it: Interpreter, place: Place, value: Tensor) -> Function | None:
-    """The function that makes a tensor at a place: one that is being called, or another."""
-    call = it.calls
-    while call is not None and not _is_in(place, call.function):
-        call = call.outer
-    if call is not None:
-        return call.function
-    return function_of(value)
 
 
 def _is_in(place: Place, function: Function | None) -> bool:

@@ -10,7 +10,7 @@ from precision_lint.dataflow.interpreter import Interpreter
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains.values import ON_CPU, ON_DEVICE, ModuleValue, Reference, Tensor
 from precision_lint.events import Place
-from precision_lint.syntax.program import Class, Function, Module, bindings, every
+from precision_lint.syntax.program import Class, Module, bindings, every
 
 
 def on_cpu(it: Interpreter, value: Tensor) -> int | None:
@@ -139,14 +139,6 @@ def made_at(it: Interpreter, value: Any) -> Place | None:
     value = peel(value)
     node = getattr(value, "node", None)
     return it.place(node, value.home) if node is not None and value.home is not None else None
-
-
-def function_of(value: Tensor) -> Function | None:
-    """The function or method in whose text a value was made."""
-    row = getattr(value.node, "lineno", 0)
-    functions = value.home.all_functions() if value.home is not None else ()
-    around = (f for f in functions if f.node.lineno <= row <= (f.node.end_lineno or 0))
-    return next(around, None)
 
 
 SQUASHING: Final = frozenset({
