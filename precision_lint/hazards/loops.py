@@ -246,13 +246,27 @@ def weights_move(it: Interpreter, owner: Special, node: ast.AST) -> None:
 
 
 def scaled(it: Interpreter, owner: Special, loss: Value, node: ast.AST) -> None:
-    """A loss is scaled: other losses of the function need not be."""
+    """A loss is scaled."""
     if owner.fields.get("enabled") is not False:
-        it.notes[it.module.path, it.function, SCALING] = True
-        for back, _, off in it.notes.get((UNSCALED, it.function), ()):
-            if not off:
-                it.retract_at("unscaled-loss", back)
+        _is_scaled(it)
     _in_bfloat16(it, owner, loss, node)
+
+
+def stepped_elsewhere(it: Interpreter, node: ast.AST, given: list[Value]) -> None:
+    """A loss is handed, with weights or their optimizer, to what is not followed: that trains, and scales."""
+    weights = any(
+        isinstance(one, Special) and one.kind in ("optimizer", "parameters") for one in given
+    )
+    if weights and any(_marks(one)[0] & IN_FLOAT16 for one in given):
+        _is_scaled(it)
+
+
+def _is_scaled(it: Interpreter) -> None:
+    """A loss of the function is scaled: others of it need not be."""
+    it.notes[it.module.path, it.function, SCALING] = True
+    for back, _, off in it.notes.get((UNSCALED, it.function), ()):
+        if not off:
+            it.retract_at("unscaled-loss", back)
 
 
 def scaler_made(
@@ -517,7 +531,7 @@ OWN_BACKWARD.append(unscaled)
 STEPPED.extend([stepped, weights_move])
 EMPTIED.append(emptied)
 ENTERED.extend([left_region, switched])
-HANDED_OVER.append(handed_over)
+HANDED_OVER.extend((handed_over, stepped_elsewhere))
 SCALES.append(scaled)
 SCALERS_MADE.append(scaler_made)
 MADE.append(region_chosen)
