@@ -61,6 +61,12 @@ class Context:
         text = text if len(text) <= QUOTED else f"{text[: QUOTED - 1].rstrip()}…"
         return f"`{text}`" if text else otherwise
 
+    def operand(self, place: Place | None) -> str:
+        """An operand as a message shows it; of another file, by the file's name."""
+        if place is not None and place.path != self.path:
+            return f"a tensor in `{place.path.rpartition('/')[2]}`"
+        return self.quoted(place, "the other operand")
+
     def owner(self, place: Place) -> str:
         """The source text at a place, as what a method is called on."""
         text = self.text(place)

@@ -82,7 +82,7 @@ class DtypelessCreation(Rule):
         name = facts["origin_name"]
         if event.kind == "widened":
             place, ends = at.stands(event, "it is combined with a half tensor here")
-            other = at.quoted(facts["other"], "the other operand")
+            other = at.operand(facts["other"])
             yield Finding(
                 f"`{name}` without dtype is {facts['wide_dtype']} and promotes {other} "
                 f"from {facts['other_dtype']}",

@@ -74,7 +74,7 @@ class Float64FromNumpy(Rule):
         if told and place == event.place:
             return  # of what it widened before
         met = facts.get("other") or facts.get("narrow")
-        text = at.quoted(met, "the other operand")
+        text = at.operand(met)
         yield Finding(
             f"float64 from NumPy promotes {text}; autocast does not cast it down, so that the next "
             "layer raises",

@@ -89,7 +89,7 @@ class HardcodedDtype(Rule):
             return
         place, ends = at.stands(event, "both meet here")
         other = facts.get("other")
-        text = at.quoted(other, "the other operand")
+        text = at.operand(other)
         dtype = facts.get("other_dtype") or facts["narrow_dtype"]
         yield Finding(
             f"`float32` is written here and promotes {text}, which is {dtype} in a half model",

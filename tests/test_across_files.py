@@ -239,6 +239,7 @@ def test_the_file_whose_tensor_widens_another(
     assert check(tmp_path, "table.py") == [f"table.py:6 {code}"]
     assert check(tmp_path, "net.py") == [f"net.py:12 {code}"], "where its file is not looked at"
     (one,) = projects.check(tmp_path).diagnostics
+    assert "promotes a tensor in `net.py`" in one.message
     assert (str(tmp_path / "net.py"), 12) in [
         (link.filename, link.start.row) for link in one.evidence if link.start is not None
     ]
