@@ -525,14 +525,20 @@ def widened(it: Interpreter, applied: Applied) -> None:
                 break
 
 
-def _is_constant(value: Any) -> bool:
+def _is_constant(value: Any, depth: int = 8) -> bool:
     """Whether a tensor was made of numbers, in a dtype that is written: no activation is promoted with it."""
     value = peel(value)
-    while isinstance(value, Tensor) and value.op in ("argument", "view", "index"):
-        value = peel(value.operands[0]) if value.operands else None
-    if not isinstance(value, Tensor) or creation.creation(value.op) is None or value.data != ASKED:
+    if not isinstance(value, Tensor):
         return False
-    return not any(isinstance(one, DtypeValue) and one.source for one in value.operands)
+    if creation.creation(value.op) is not None:
+        follows = any(isinstance(one, DtypeValue) and one.source for one in value.operands)
+        return value.data == ASKED and not follows
+    known = operation(value.op)
+    passes = value.op in ("argument", "view", "index", "pad") or (known and known.elementwise)
+    made = [one for one in map(peel, value.operands) if isinstance(one, Tensor)]
+    if not passes or depth == 0:
+        return False
+    return bool(made) and all(_is_constant(one, depth - 1) for one in made)
 
 
 def _widening(it: Interpreter, wide: Tensor, other: Tensor) -> int:
