@@ -1132,3 +1132,39 @@ def test_what_a_module_keeps_in_a_buffer_may_be_half(target: str, expected: list
     )
     found = lint_source(text, precision=["amp-float16"], select=["MP503"])
     assert [one.code for one in found] == expected
+
+
+EVALUATES = """\
+import torch
+from torch.utils.data import DataLoader, Dataset
+from elsewhere import read
+
+
+class Images(Dataset):
+    def __getitem__(self, index):
+        return read(index), index
+
+
+def evaluate(dataset):
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten()).half()
+    found = []
+    for images, labels in DataLoader({dataset}, batch_size=4):
+        found.append((net({given}), labels.cpu().numpy()))
+    return found
+"""
+
+
+@pytest.mark.parametrize("dataset", ["dataset", "Images()"])
+@pytest.mark.parametrize("mode", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    ("given", "codes"),
+    [("images.cuda()", ["MP502"]), ("images.half()", [])],
+    ids=["as it is", "half"],
+)
+def test_what_a_loader_gives_follows_no_mode(
+    mode: str, given: str, codes: list[str], dataset: str
+) -> None:
+    text = EVALUATES.format(given=given, dataset=dataset)
+    found = lint_source(text, isolated=True, precision=[mode])
+    assert [d.code for d in found] == codes
+    assert all(d.assumptions == ("the data loader gives float32 tensors",) for d in found)
