@@ -1168,3 +1168,20 @@ def test_what_a_loader_gives_follows_no_mode(
     found = lint_source(text, isolated=True, precision=[mode])
     assert [d.code for d in found] == codes
     assert all(d.assumptions == ("the data loader gives float32 tensors",) for d in found)
+
+
+SCORED = """\
+import torch
+from torch.utils.data import DataLoader
+
+
+def score(model, dataset):
+    for images, labels in DataLoader(dataset, batch_size=4):
+        logits = model(images.to("cuda") / 255)
+        yield torch.nn.functional.cross_entropy(logits, labels.to("cuda"))
+"""
+
+
+def test_what_a_model_gives_follows_the_mode_whatever_a_loader_gives() -> None:
+    found = lint_source(SCORED, isolated=True, precision=["float16"])
+    assert [d.code for d in found] == ["MP606"]

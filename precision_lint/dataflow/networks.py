@@ -74,7 +74,7 @@ def _modes_cast_up(it: Interpreter, arguments: list[Value]) -> int:
     """Half modes in which all floats that a model is given are float32 by the code's own doing.
 
     Half weights do not take them: a model that runs is not in half then, and what another one gives nobody
-    sees.  What a processor makes does not count: models cast that themselves.
+    sees.  What a processor makes does not count: models cast that themselves; nor what a loader gives.
     """
     modes = dtypes.HALF_MODES
     found = False
@@ -86,7 +86,7 @@ def _modes_cast_up(it: Interpreter, arguments: list[Value]) -> int:
                 return 0
         elif isinstance(one, Tensor) and _may_be_float(one.dtypes):
             found = True
-            if one.assumptions & assume.LIBRARY or one.flags & PARAMETER:
+            if one.assumptions & (assume.LIBRARY | assume.BATCH) or one.flags & PARAMETER:
                 return 0
             for mode in (dtypes.HALF16, dtypes.HALFBF):
                 if one.dtypes[mode] != dtypes.FLOAT32:
