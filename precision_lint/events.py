@@ -116,7 +116,7 @@ class Event:
         return self.place.path if made is None else made.path
 
 
-MADE_ELSEWHERE: Final = {"widened": "origin_at", "amp-arguments": "made"}
+MADE_ELSEWHERE: Final = {"widened": "origin_at", "amp-arguments": "cause"}
 """By kind of event: the fact that says where that was made which is wrong wherever it is used."""
 AS_WRITTEN: Final = 1
 """The mode in which the code runs as it is, in a mask of modes."""

@@ -99,7 +99,7 @@ def _ends(event: Event, at: Context) -> tuple[Place, tuple[Link, ...]]:
         return event.place, ()
     if at.path != event.place.path:
         return made, (Link("it is given to autocast here", event.place),)
-    return event.place, (Link("the text is made here", made, cause=made.path != at.path),)
+    return event.place, (Link("the text is made here", made, cause=event.path != at.path),)
 
 
 def _repaired(event: Event, at: Context) -> Fix | None:

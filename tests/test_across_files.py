@@ -324,6 +324,18 @@ def test_a_device_that_another_file_names(tmp_path: Path) -> None:
     assert check(tmp_path) == []
 
 
+def test_a_constant_that_autocast_alone_does_not_take(tmp_path: Path) -> None:
+    """The call can be mended, and the text is right elsewhere: it is reported at the call."""
+    constant = "import torch\n\nDEVICE = 'cuda:0'\n"
+    run = (
+        "import torch\nfrom constant import DEVICE\n\n\ndef run(net, x):\n"
+        "    with torch.autocast(DEVICE, dtype=torch.float16):\n        return net(x.to(DEVICE))\n"
+    )
+    projects.write(tmp_path, {"constant.py": constant, "run.py": run})
+    (tmp_path / "setup.cfg").write_text("[options]\ninstall_requires = torch>=2.1\n")
+    assert check(tmp_path) == ["run.py:6 MP210"], "the call can be mended, the text is right"
+
+
 def test_half_weights_are_about_files_that_are_named(tmp_path: Path) -> None:
     """Who casts a model that it loads says nothing of the models that a file which it imports imports."""
     net = (

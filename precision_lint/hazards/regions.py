@@ -294,7 +294,7 @@ def _report(
             old.facts["device"] = None  # the arguments are mended first
         it.emit(
             "amp-arguments", node, modes, assumptions, what=what, raises=raises, repair=repair, made=made,
-            key=what,
+            cause=None if repair else made, key=what,
         )  # fmt: skip
 
 
