@@ -1185,3 +1185,22 @@ def score(model, dataset):
 def test_what_a_model_gives_follows_the_mode_whatever_a_loader_gives() -> None:
     found = lint_source(SCORED, isolated=True, precision=["float16"])
     assert [d.code for d in found] == ["MP606"]
+
+
+MIXED_UP = """\
+import numpy as np
+import torch
+
+
+def mix(first, second, share):
+    share = max(0, min(1, share.draw()))
+    mixed = np.zeros((64, 64, 3), dtype=np.float32)
+    mixed += first.astype(np.float32) * share
+    mixed += second.astype(np.float32) * (1.0 - share)
+    return mixed
+"""
+
+
+@pytest.mark.parametrize("precision", ["float16", "amp-float16"])
+def test_arithmetic_of_numbers_beside_an_array_is_a_number(precision: str) -> None:
+    assert not lint_source(MIXED_UP, isolated=True, precision=[precision], confidence="possible")

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from precision_lint.dataflow import devices, special_methods
 from precision_lint.dataflow.choices import answer
+from precision_lint.dataflow.graph import may_be_number
 from precision_lint.dataflow.interpreter import Interpreter, tensor_of
 from precision_lint.dataflow.protocol import note
 from precision_lint.dataflow.ranges import divide, multiply, power
@@ -194,6 +195,8 @@ def _plain(value: Value, other: Value) -> Value:
     """An operand beside another one: a number, if its uses or its neighbour say so."""
     if value.__class__ is Unknown or (value.__class__ is Tensor and are_counts(value)):
         return or_number(value)
+    if value.__class__ is Tensor and other.__class__ is Array and not perhaps_number(other):
+        return Scalar(None, "number") if may_be_number(value) else value
     return _beside(other, value) if value.__class__ is Array else value
 
 
