@@ -147,6 +147,8 @@ def _order(diagnostic: Diagnostic) -> tuple[Any, ...]:
 
 def _once(result: Result) -> None:
     """Set findings aside that another file of the run has at what causes them."""
+    if not any(e.cause for d in result.diagnostics for e in d.evidence):
+        return
     told = [*result.diagnostics, *(one.diagnostic for one in result.silenced)]
     known = {(d.code, files.absolute(Path(d.filename)), d.start) for d in told}
     kept: list[Diagnostic] = []

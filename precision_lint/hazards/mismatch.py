@@ -135,7 +135,8 @@ def parted(it: Interpreter, applied: Applied) -> None:
         | _tested(it, applied)
         | index_kind(it, applied)
     )
-    plain = not (applied.name in WRITES or pair.wide.dtypes[mode] & FLOAT64)
+    if applied.name not in WRITES and not pair.wide.dtypes[mode] & FLOAT64:
+        _made_elsewhere(it, applied, pair, came, assumptions)
     it.emit(
         "dtype-mismatch",
         applied.node,
@@ -143,7 +144,6 @@ def parted(it: Interpreter, applied: Applied) -> None:
         assumptions,
         about=_floats(applied, wide, narrow),
         proof=USED,
-        handed=plain and _handed_in(it, applied, pair, came, assumptions),
         operation=applied.name,
         writes=applied.name in WRITES,
         wide=_place(it, applied, pair.wide.at),
@@ -166,17 +166,17 @@ def parted(it: Interpreter, applied: Applied) -> None:
     )
 
 
-def _handed_in(
+def _made_elsewhere(
     it: Interpreter, applied: Applied, pair: Pair, came: Origin, assumptions: int
-) -> bool:
+) -> None:
     """Report a tensor where another file makes it in float32, and hands it or gives it back to what has half
     weights."""
     place = made_at(it, came.value) if came.kind in (CREATED, NUMPY) and came.direct else None
     layer = peel(pair.narrow.value).op == "weight"
     if place is None or not layer or place.path == it.place(applied.node).path:
-        return False
+        return
     if not pair.modes & it.live:
-        return False
+        return
     call = it.calls
     while call is not None and not _is_in(place, call.function):
         call = call.outer
@@ -194,7 +194,6 @@ def _handed_in(
         narrow_dtype=dtypes.describe(pair.narrow.dtypes[_first(pair.modes)]),
     )
     it.function = here
-    return True
 
 
 def _is_in(place: Place, function: Function | None) -> bool:
