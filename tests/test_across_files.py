@@ -203,7 +203,7 @@ def test_the_file_whose_tensor_is_the_wrong_input(tmp_path: Path, made: str, row
     assert check(tmp_path) == [f"noise.py:{row} MP401"]
     assert check(tmp_path, "noise.py") == [f"noise.py:{row} MP401"], "alone it is judged as well"
     (one,) = projects.check(tmp_path).diagnostics
-    ends = [(link.message, link.filename, link.start.row) for link in one.evidence if link.filename]
+    ends = [(e.message, e.filename, e.start.row) for e in one.evidence if e.filename and e.start]
     assert ("it goes in here", str(tmp_path / "sample.py"), 8) in ends
     assert check(tmp_path, "sample.py") == ["sample.py:8 MP401"], "where its file is not looked at"
     right = NOISE.format(dtype=", dtype=torch.float16", cast=".half()")
