@@ -25,7 +25,6 @@ OPEN: dict[str, set[str]] = {
         "mp113/lifetimes.py: -MP113",
         "mp206/settled.py: +MP206",
         "mp310/helper.py: -MP310",
-        "mp105/objects.py: +MP109",
         "mp505/tried_out.py: -MP505",
         "mp102/step_elsewhere.py: -MP102",
     },
