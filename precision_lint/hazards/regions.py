@@ -749,7 +749,7 @@ def scaled_in_half(it: Interpreter, loss: Value, node: ast.AST, scaler: Special)
         modes,
         value.assumptions | (assume.MAGNITUDE if single else 0),
         about=value,
-        whole=value.rank == 0,
+        whole=single,
         upcast=upcast_places(it, value, operand) if single else fallback,
     )
 
