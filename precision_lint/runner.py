@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from precision_lint import cache, notebook, plain, registry, source
-from precision_lint.api import Confidence, Diagnostic, Silenced
+from precision_lint.api import Confidence, Diagnostic, Severity, Silenced
 from precision_lint.cache import Cache
 from precision_lint.config import ALWAYS, Resolver, Settings
 from precision_lint.jobs import Before, Cut, Job, Mode, Outcome, holds, job_of
@@ -69,6 +69,8 @@ class Result:
     """Modes that the user states, and where; float32 where none is."""
     more: dict[str, int] = field(default_factory=dict)
     """Findings that would be shown as well if one more mode were stated, by mode."""
+    fail_on: dict[str, Severity] = field(default_factory=dict)
+    """The least severity that fails the run, by the file's name."""
     failing: int = 0
     """Diagnostics at or above the severity that fails the run."""
     fixed: list[Diagnostic] = field(default_factory=list)
@@ -120,7 +122,7 @@ def _add(result: Result, job: Job, outcome: Outcome) -> None:
         result.more[mode] = result.more.get(mode, 0) + count
     for mode, place, flag in outcome.modes:
         result.modes[mode] = place, flag
-    result.failing += sum(d.severity.rank >= job.fail_on.rank for d in outcome.diagnostics)
+    result.fail_on[job.name] = job.fail_on
     result.fixed += outcome.fixed
     result.diff += outcome.diff
 
@@ -149,7 +151,7 @@ def _once(result: Result) -> None:
     """Set findings aside that another file of the run has at what causes them."""
     if not any(e.cause for d in result.diagnostics for e in d.evidence):
         return
-    told = [*result.diagnostics, *(one.diagnostic for one in result.silenced)]
+    told = [*result.diagnostics, *result.fixed, *(one.diagnostic for one in result.silenced)]
     known = {(d.code, files.absolute(Path(d.filename)), d.start) for d in told}
     kept: list[Diagnostic] = []
     for d in result.diagnostics:
@@ -161,6 +163,9 @@ def _once(result: Result) -> None:
 
 def _finish(result: Result, started: float) -> Result:
     _once(result)
+    result.failing = sum(
+        d.severity.rank >= result.fail_on[d.filename].rank for d in result.diagnostics
+    )
     result.diagnostics.sort(key=_order)
     result.silenced.sort(key=lambda s: _order(s.diagnostic))
     result.seconds = time.perf_counter() - started

@@ -70,7 +70,7 @@ class ScaledHalfLoss(Rule):
         what = (
             "its gradient, 65536, is inf in float16"
             if facts["whole"]
-            else "multiplied by 65536, it is inf, or its gradient is, if it is 0-d"
+            else "multiplied by 65536, it is inf (or its gradient is, if it is 0-d)"
         )
         yield Finding(
             f"the scaled loss is float16: {what}",

@@ -277,6 +277,21 @@ def test_comments_silence_both_ends(widening: Path, name: str) -> None:
     assert cli.main(["check", "-n", name]) == 0 == cli.main(["check", "-n", "."])
 
 
+def test_a_cause_that_is_silenced_fails_no_run(widening: Path) -> None:
+    text = (widening / "table.py").read_text().rstrip()
+    (widening / "table.py").write_text(f"{text}  # precision-lint: ignore[MP402] meant\n")
+    assert cli.main(["check", "-n", "."]) == 0
+    assert cli.main(["check", "-n", "net.py"]) == 1, "the comment is not looked at"
+
+
+def test_a_cause_that_is_mended_leaves_no_other_end(
+    widening: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["check", "-n", "--fix", "--unsafe-fixes", "."]) == 0
+    assert "(1 fixed, 0 remaining)" in capsys.readouterr().out
+    assert ".float()" in (widening / "table.py").read_text()
+
+
 def test_a_branch_brings_neither_end(widening: Path) -> None:
     git("init", "-q")
     commit()

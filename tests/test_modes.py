@@ -1201,6 +1201,33 @@ def mix(first, second, share):
 """
 
 
-@pytest.mark.parametrize("precision", ["float16", "amp-float16"])
+@pytest.mark.parametrize("precision", ["float16", "bfloat16"])
 def test_arithmetic_of_numbers_beside_an_array_is_a_number(precision: str) -> None:
     assert not lint_source(MIXED_UP, isolated=True, precision=[precision], confidence="possible")
+
+
+BESIDE = """\
+import numpy as np
+import torch
+
+
+def ends(x, step):
+    rates = np.linspace(0.1, 1.0, 10)
+    return {value}
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "codes"),
+    [
+        ("torch.log(rates[step] * (1.0 - x) + 1e-8)", ["MP301"]),
+        ("torch.nn.Linear(10, 2)(torch.sigmoid(x) * torch.as_tensor(rates))", ["MP402"]),
+        ("torch.nn.Linear(10, 2)(torch.sigmoid(x) * rates)", ["MP402"]),
+    ],
+    ids=["an entry", "a tensor of it", "a tensor beside it"],
+)
+def test_a_tensor_beside_what_is_numpys_is_a_tensor(value: str, codes: list[str]) -> None:
+    found = lint_source(BESIDE.format(value=value), isolated=True, precision=["float16"])
+    assert [d.code for d in found] == codes
+    if codes == ["MP402"]:
+        assert "float64 from NumPy promotes `torch.sigmoid(x)`" in found[0].message

@@ -72,7 +72,7 @@ def _report(
     lacking = lacking or applied.operation.missing[device]
     modes, found = _modes(applied, lacking)
     cuda = device == "cuda" or not shown
-    if cuda and _draws_by_argmax(applied):
+    if device == "cuda" and _draws_by_argmax(applied):
         return False
     if modes and cuda and _power_of_two(applied):
         modes, found = _modes(applied, lacking & BFLOAT16)
