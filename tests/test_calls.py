@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from precision_lint import lint_source
 
 
@@ -101,3 +103,41 @@ def scaled(x):
 
 def test_a_bar_over_a_range_gives_whole_numbers() -> None:
     assert found(RANGE) == ["MP502 8"]
+
+
+PARTS = """\
+from dataclasses import dataclass
+from typing import NamedTuple
+
+@dataclass
+class Shift:
+    scale: torch.Tensor
+    gate: torch.Tensor
+    size: int = 1
+
+class Named(NamedTuple):
+    scale: torch.Tensor
+    gate: torch.Tensor
+    size: int = 1
+
+class Kept:
+    def __init__(self, scale, gate, size=1):
+        self.scale, self.gate, self.size = scale, gate, size
+
+    @staticmethod
+    def of(scale, gate, size=1):
+        return Kept(scale, gate, size)
+
+def product(x, count):
+    parts = x.half().chunk(count, -1)
+    made = {}(*parts)
+    return made.gate @ torch.ones(4, made.size)
+"""
+
+
+@pytest.mark.parametrize("made", ["Shift", "Named", "Kept", "Kept.of"])
+def test_parts_of_unknown_number_are_given_to_each_parameter(made: str) -> None:
+    assert found(PARTS.format(made)) == ["MP502 28"]
+    half = PARTS.replace("torch.ones(4, made.size)", "torch.ones(4, made.size).half()")
+    assert found(half.format(made)) == []
+    assert found(PARTS.replace("made.gate @", "made.size @").format(made)) == [], "it has a default"

@@ -219,6 +219,39 @@ def test_half_on_a_device_that_may_be_the_cpu(
     assert not found(capsys, tmp_path, asked)
 
 
+FALLBACK = """
+import torch
+
+
+def score(x):
+    device = {device}
+    y = torch.exp(-x.square())
+    return torch.sigmoid(y.to(device))
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "stated", "rows"),
+    [
+        ("'cuda' if torch.cuda.is_available() else 'cpu'", (), []),
+        ("'cuda' if torch.cuda.is_available() else 'cpu'", ("--device", "cpu"), [7, 8]),
+        ("'cpu'", (), [8]),
+    ],
+)
+def test_a_stated_mode_is_for_the_gpu_where_the_code_names_both(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    device: str,
+    stated: tuple[str, ...],
+    rows: list[int],
+) -> None:
+    old = ("--torch-version", "1.13")
+    text = FALLBACK.format(device=device)
+    assert [row for _, row, _ in found(capsys, tmp_path, text, *old, *stated)] == rows
+    written = text.replace("y.to(device)", "y.half().to(device)")
+    assert found(capsys, tmp_path, written, *old, *stated), "it is half on the CPU as well"
+
+
 def test_gaps_that_are_left_depend_on_the_device(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

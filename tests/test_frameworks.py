@@ -294,3 +294,32 @@ def test_results_of_prepared_models_are_float32(tmp_path: Path, entry: str) -> N
 )
 def test_classes_of_libraries_that_are_modules(name: str, expected: bool) -> None:
     assert foreign.is_network(name) is expected
+
+
+BACKWARD = """\
+import torch
+
+
+def difference(trainer, weight, loss):
+    out = trainer.out
+    given = {}
+    {}.backward(given)
+    return weight.grad.norm()
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "owner", "codes"),
+    [
+        ("loss", "trainer", ["MP101"]),
+        ("torch.randn_like(out)", "out", []),
+        ("torch.ones(3, device=loss.device)", "out", []),
+    ],
+)
+def test_what_nothing_computed_is_no_loss(
+    tmp_path: Path, given: str, owner: str, codes: list[str]
+) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(BACKWARD.format(given, owner))
+    said = lint_paths(path, isolated=True, precision=["amp-float16"])
+    assert [one.code for one in said] == codes

@@ -46,6 +46,7 @@ from precision_lint.domains.values import (
     Scalar,
     Sequence,
     Special,
+    Spread,
     Symbol,
     Table,
     Tensor,
@@ -90,6 +91,8 @@ def run(
         me = _object_of(it, function) if owner is None else owner
         key: Any = (UNSEEN, key_of.of(me), id(outer) if outer else 0)
     else:
+        if isinstance(arguments, Spread):
+            arguments = _each(function, owner, arguments, keywords)
         arguments = [_supposed(it, one, told) for one in arguments]
         keywords = {name: _supposed(it, one, told) for name, one in keywords.items()}
         key = (
@@ -128,6 +131,16 @@ def run(
     values = (*(arguments or ()), *keywords.values())
     opaque = any(isinstance(one, (Unknown, Sequence, Table)) for one in values)
     return _returned(it, summary, key_of, given, function, node, opaque)
+
+
+def _each(
+    function: Function, owner: Value | None, arguments: Spread, keywords: dict[str, Value]
+) -> list[Value]:
+    """Arguments whose last one stands for all that follow: one for each parameter that has to be given."""
+    bound = owner is not None and function.kind != "static"
+    required = function.parameters[: len(function.parameters) - len(function.node.args.defaults)]
+    left = [one for one in required[bound + len(arguments) :] if one.arg not in keywords]
+    return [*arguments, *arguments[-1:] * len(left)]
 
 
 def _has_enough(function: Function, outer: Environment | None) -> bool:

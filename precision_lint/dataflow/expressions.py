@@ -36,6 +36,7 @@ from precision_lint.domains.values import (
     Scalar,
     Sequence,
     Special,
+    Spread,
     Table,
     Tensor,
     Value,
@@ -465,6 +466,8 @@ def _arguments(it: Interpreter, node: ast.Call) -> tuple[list[Value], dict[str, 
                 arguments += inner
             else:
                 arguments.append(inner)
+                if argument is node.args[-1]:
+                    arguments = Spread(arguments)
         else:
             arguments.append(it.expr(argument))
     keywords: dict[str, Value] = {}

@@ -14,6 +14,7 @@ from precision_lint.domains.values import (
     Reference,
     Scalar,
     Sequence,
+    Spread,
     Table,
     Unknown,
     Value,
@@ -118,6 +119,9 @@ def filled(
     }
     names = next((c.facts[records.ITEMS] for c in line if records.ITEMS in c.facts), list(said))
     given = {**dict(zip(names, arguments, strict=False)), **keywords}
+    if isinstance(arguments, Spread):
+        left = (one for one in names if objects.class_constant(it, cls, one) is None)
+        given = {**dict.fromkeys(left, arguments[-1]), **given}
     result.attributes.update({name: given[name] for name in names if name in given})
     if not objects.is_module(it, cls) and any(
         isinstance(c, str) for c in objects.ancestry(it, cls)

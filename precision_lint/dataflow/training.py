@@ -29,6 +29,7 @@ from precision_lint.domains.values import (
 )
 from precision_lint.syntax.program import bindings, dotted
 from precision_lint.torchmodel import foreign
+from precision_lint.torchmodel.creation import creation
 
 SCALERS: Final = frozenset({
     "torch.amp.GradScaler", "torch.cuda.amp.GradScaler", "torch.cpu.amp.GradScaler",
@@ -346,11 +347,12 @@ def _scaled_gradient(it: Interpreter, loss: Tensor, inputs: Value, node: ast.AST
     return Sequence((made,), None, "tuple") if alone else Sequence(None, made, "tuple")
 
 
-def _has_dimensions(loss: Value) -> bool:
-    """Whether a tensor is known to be more than one number: parts of it are written, for one."""
+def _is_gradient(loss: Value) -> bool:
+    """Whether a tensor is no loss: it is more than one number, or nothing computed it (``randn_like(y)``)."""
     if not isinstance(loss, Tensor):
         return False
-    return loss.rank > 0 or loss.rank == SOME_RANK or loss.op == "index_put"
+    drawn = creation(loss.op) is not None
+    return drawn or loss.rank > 0 or loss.rank == SOME_RANK or loss.op == "index_put"
 
 
 def backward_with(it: Interpreter, owner: Unknown, loss: Value, node: ast.Call) -> None:
@@ -405,7 +407,7 @@ OF_FRAMEWORKS: Final = frozenset({
 
 def framework_backward(it: Interpreter, owner: Value, loss: Value, node: ast.AST) -> None:
     """``accelerator.backward(loss)``; what is no one number is the gradient of a tensor: ``y.backward(g)``."""
-    if _has_dimensions(loss):
+    if _is_gradient(loss):
         backward(it, owner, node)
         return
     note(it, "framework-backward", node, owner, loss)

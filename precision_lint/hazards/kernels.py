@@ -13,7 +13,15 @@ from precision_lint.dataflow.tensors import Applied, hazard
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import ALL_MODES, BFLOAT16, FLOAT16, LOW, MODES, OTHER
-from precision_lint.domains.values import ON_CPU, ON_DEVICE, REGIONAL, Tensor, number, truth
+from precision_lint.domains.values import (
+    ON_CPU,
+    ON_DEVICE,
+    ON_OTHER,
+    REGIONAL,
+    Tensor,
+    number,
+    truth,
+)
 from precision_lint.events import Place
 from precision_lint.hazards.places import operand_node
 
@@ -90,24 +98,36 @@ def _report(
         return False
     matrix = applied.name.startswith("linalg.") or applied.name in ("logdet", "svd", "lu")
     kind = "missing-decomposition" if matrix else "missing-kernel"
-    it.emit(
-        kind if shown else "missing-kernel-elsewhere",
-        applied.node,
-        modes,
-        assumptions,
-        about=tensors[0] if tensors else None,
-        operation=applied.name,
-        dtype=dtypes.NAMES[FLOAT16 if found & FLOAT16 else BFLOAT16],
-        operands=_places(it, applied, operands),
-        device=device,
-        release=".".join(map(str, release)),
-    )
+    for some, assumed in _where(it, device, tensors, modes):
+        it.emit(
+            kind if shown else "missing-kernel-elsewhere",
+            applied.node,
+            some,
+            assumptions | assumed,
+            about=tensors[0] if tensors else None,
+            operation=applied.name,
+            dtype=dtypes.NAMES[FLOAT16 if found & FLOAT16 else BFLOAT16],
+            operands=_places(it, applied, operands),
+            device=device,
+            release=".".join(map(str, release)),
+        )
     if shown and device != "cpu":  # what raises gives nothing that a hazard could come of
         applied.result.dtypes = tuple(
             dtypes.ANY if modes >> mode & 1 and one & LOW else one
             for mode, one in enumerate(applied.result.dtypes)
         )
     return True
+
+
+def _where(
+    it: Interpreter, device: str, tensors: list[Tensor], modes: int
+) -> tuple[tuple[int, int], ...]:
+    """Modes, and what they take: one that is stated, or assumed, is for the GPU if there are both."""
+    both = device == "cpu" and devices.of_all(tensors) & ON_OTHER
+    if not both or "cpu" in it.program.devices:
+        return ((modes, 0),)
+    written = modes & 1 << dtypes.CODE
+    return (written, 0), (modes & ~written, assume.ON_CPU)
 
 
 OF_LOG_PROBABILITIES: Final = ("ctc_loss", "nll_loss")

@@ -304,6 +304,11 @@ def _is_tried(event: Event) -> bool:
     return test and is_test(event.place.path) and event.kind not in CALLED_WRONGLY
 
 
+def _by_test(event: Event, variant: Variant) -> bool:
+    """Whether a test calls it, which says nothing of how the project is run: on which device, with what."""
+    return variant.script and is_test(variant.root[0]) and not is_test(event.place.path)
+
+
 def _is_plain_mismatch(event: Event) -> bool:
     """Whether operands of two dtypes meet where nothing is written, and not in a hand-written ``backward``."""
     if event.kind != "dtype-mismatch":
@@ -374,7 +379,7 @@ def _in_mode(
     event: Event, mode: int, variant: Variant, assumptions: int, strange: int, force: Force
 ) -> tuple[Confidence | None, Sign | None]:
     if mode == CODE:
-        tried = _is_tried(event) and not force.stated
+        tried = _is_tried(event)
         if not (assumptions or tried):
             return Confidence.CERTAIN, None
         rare = tried or _is_rare(event, mode, variant, assumptions, force)
@@ -385,7 +390,7 @@ def _in_mode(
         _is_cast(variant, mode, force) or _runs_it(event, mode, strength, variant, force)
     )
     if runs:
-        tried = _is_tried(event) and not variant.regions
+        tried = (_is_tried(event) or _by_test(event, variant)) and not variant.regions
         rare = tried or _is_rare(event, mode, variant, assumptions, force)
         return (Confidence.POSSIBLE if strange or rare else Confidence.LIKELY), sign
     unstated = force.stated and strength is None
