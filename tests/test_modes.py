@@ -9,6 +9,7 @@ import pytest
 
 from precision_lint import cli, lint_paths, lint_source, runner
 from precision_lint.config import ConfigError, Overrides, Place, Resolver, from_table
+from precision_lint.domains import dtypes
 from tests import projects
 
 MODEL = """\
@@ -1231,3 +1232,65 @@ def test_a_tensor_beside_what_is_numpys_is_a_tensor(value: str, codes: list[str]
     assert [d.code for d in found] == codes
     if codes == ["MP402"]:
         assert "float64 from NumPy promotes `torch.sigmoid(x)`" in found[0].message
+
+
+READER = """\
+import torch
+from {package} import VideoReader
+
+
+def frames(path, indices):
+    reader = VideoReader(path, num_threads=1)
+    first = reader[indices[0]].numpy()
+    return first, reader.get_batch(indices).numpy()
+"""
+
+
+@pytest.mark.parametrize(("package", "count"), [("decord", 0), ("networks", 2)])
+def test_what_reads_data_follows_no_mode(package: str, count: int) -> None:
+    found = lint_source(READER.format(package=package), precision=["bfloat16"])
+    assert [one.code for one in found] == ["MP506"] * count
+
+
+SMOKE = """\
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(4, 4), nn.GELU())
+
+    def forward(self, x):
+        return self.inner(x)
+
+
+{start}
+    net = Net(){cast}
+    x = torch.randn(2, 4)
+    print(x @ net.inner[0].weight)
+"""
+
+
+@pytest.mark.parametrize(
+    ("start", "cast", "expected"),
+    [
+        ('if __name__ == "__main__":', "", []),
+        ('if __name__ == "__main__":', ".half()", ["MP502"]),
+        ("def run():", "", ["MP502"]),
+    ],
+)
+def test_what_a_script_makes_for_itself_is_as_it_casts_it(
+    start: str, cast: str, expected: list[str]
+) -> None:
+    found = lint_source(SMOKE.format(start=start, cast=cast), precision=["float16"])
+    assert [one.code for one in found] == expected
+
+
+def test_two_halves_do_not_meet_where_both_may_be_the_same() -> None:
+    half, other = dtypes.FLOAT16, dtypes.BFLOAT16
+    assert dtypes.promote_sets(half, other) == dtypes.FLOAT32
+    assert dtypes.promote_sets(half | other, half) == half
+    assert dtypes.promote_sets(half | other, other) == other
+    assert dtypes.promote_sets(half | other, half | dtypes.FLOAT32) == half | dtypes.FLOAT32

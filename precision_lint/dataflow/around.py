@@ -161,8 +161,11 @@ CONSTRUCTED: Final[list[Callable[[Interpreter, str, Keywords, ast.AST], None]]] 
 """What to look for where an object of another library is made, by its dotted name (``hazards``)."""
 
 
-def _made(it: Interpreter, name: str, arguments: Arguments, keywords: Keywords) -> Value:
+def _made(it: Interpreter, path: str, arguments: Arguments, keywords: Keywords) -> Value:
     """An object of a library's class has what it is given, by keyword or in a dict, as attributes."""
+    name = path.rpartition(".")[2]
+    if path.partition(".")[0] in foreign.READERS:
+        return it.unknown(name, dtypes.LOADED, assume.BATCH)
     made = it.unknown(name, dtypes.V_ANY, assume.CALL)
     if not name[:1].isupper():
         return made
@@ -266,7 +269,7 @@ def _object(
             return Instance(name.rpartition(".")[0], {}, objects.new_root(vector, node, it))
     for found in CONSTRUCTED:
         found(it, name, keywords, node)
-    result = _made(it, last, arguments, keywords)
+    result = _made(it, name, arguments, keywords)
     if isinstance(result, Unknown):
         loaded = last in ("from_pretrained", "from_config")
         cls = name.rpartition(".")[0] if loaded else name

@@ -158,6 +158,7 @@ def _object(
         tuple(map(key_of.of, arguments)),
         tuple((k, key_of.of(v)) for k, v in keywords.items()),
         it.unpacked,
+        it.script,
     )
     built: dict[Any, Instance] = cls.facts.setdefault("built", {})
     it.program.built.append(cls)
@@ -533,7 +534,8 @@ def call_unknown(
         batch = generated(it, class_of(symbol.owner), node)
     if batch is not None:
         return batch
-    may_be_model = not symbol.uses & Symbol.ARRAY  # else it is part of what is NumPy's
+    # else it is part of what is NumPy's, or reads data
+    may_be_model = not symbol.uses & Symbol.ARRAY and symbol.vector != dtypes.LOADED
     if may_be_model and (it.unpacked or any(isinstance(v, (Tensor, Unknown)) for v in given)):
         if _transforms(it, symbol):
             return _transformed(it, symbol.label, given)

@@ -91,9 +91,7 @@ def run(
         me = _object_of(it, function) if owner is None else owner
         key: Any = (UNSEEN, key_of.of(me), id(outer) if outer else 0)
     else:
-        if isinstance(arguments, Spread):
-            arguments = _each(function, owner, arguments, keywords)
-        arguments = [_supposed(it, one, told) for one in arguments]
+        arguments = [_supposed(it, x, told) for x in _each(function, owner, arguments, keywords)]
         keywords = {name: _supposed(it, one, told) for name, one in keywords.items()}
         key = (
             key_of.of(owner),
@@ -134,9 +132,11 @@ def run(
 
 
 def _each(
-    function: Function, owner: Value | None, arguments: Spread, keywords: dict[str, Value]
+    function: Function, owner: Value | None, arguments: list[Value], keywords: dict[str, Value]
 ) -> list[Value]:
-    """Arguments whose last one stands for all that follow: one for each parameter that has to be given."""
+    """The arguments, one for each parameter that has to be given where the last stands for all that follow."""
+    if not isinstance(arguments, Spread):
+        return arguments
     bound = owner is not None and function.kind != "static"
     required = function.parameters[: len(function.parameters) - len(function.node.args.defaults)]
     left = [one for one in required[bound + len(arguments) :] if one.arg not in keywords]

@@ -142,7 +142,10 @@ def _promoted(a: int, b: int) -> int:
 
 
 def promote_sets(a: int, b: int) -> int:
-    """The dtypes that an operation on tensors of both sets may give."""
+    """The dtypes that an operation on tensors of both sets may give.
+
+    A model is of one half dtype or of the other: where both may be of the same, they are.
+    """
     if a == b:
         return a
     if (a == INTEGER and b > ANY) or (b == INTEGER and a > ANY):
@@ -153,7 +156,7 @@ def promote_sets(a: int, b: int) -> int:
         known = 0
         for i in range(8):
             for j in range(8):
-                if a >> i & 1 and b >> j & 1:
+                if a >> i & 1 and b >> j & 1 and not (a & b & LOW and (1 << i | 1 << j) == LOW):
                     known |= _promoted(1 << i, 1 << j)
         _PAIRS[key] = known
     return known
