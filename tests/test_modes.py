@@ -1252,42 +1252,6 @@ def test_what_reads_data_follows_no_mode(package: str, count: int) -> None:
     assert [one.code for one in found] == ["MP506"] * count
 
 
-SMOKE = """\
-import torch
-from torch import nn
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner = nn.Sequential(nn.Linear(4, 4), nn.GELU())
-
-    def forward(self, x):
-        return self.inner(x)
-
-
-{start}
-    net = Net(){cast}
-    x = torch.randn(2, 4)
-    print(x @ net.inner[0].weight)
-"""
-
-
-@pytest.mark.parametrize(
-    ("start", "cast", "expected"),
-    [
-        ('if __name__ == "__main__":', "", []),
-        ('if __name__ == "__main__":', ".half()", ["MP502"]),
-        ("def run():", "", ["MP502"]),
-    ],
-)
-def test_what_a_script_makes_for_itself_is_as_it_casts_it(
-    start: str, cast: str, expected: list[str]
-) -> None:
-    found = lint_source(SMOKE.format(start=start, cast=cast), precision=["float16"])
-    assert [one.code for one in found] == expected
-
-
 def test_two_halves_do_not_meet_where_both_may_be_the_same() -> None:
     half, other = dtypes.FLOAT16, dtypes.BFLOAT16
     assert dtypes.promote_sets(half, other) == dtypes.FLOAT32

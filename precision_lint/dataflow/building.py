@@ -158,7 +158,6 @@ def _object(
         tuple(map(key_of.of, arguments)),
         tuple((k, key_of.of(v)) for k, v in keywords.items()),
         it.unpacked,
-        it.script,
     )
     built: dict[Any, Instance] = cls.facts.setdefault("built", {})
     it.program.built.append(cls)

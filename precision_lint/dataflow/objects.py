@@ -670,13 +670,8 @@ def parameters_of(owner: Value, node: ast.AST, it: Interpreter) -> Special:
 
 
 def as_made(it: Interpreter) -> Dtypes:
-    """The dtypes of weights that are made now: the default dtype, half where the model is run in half.
-
-    What a test, or code under ``if __name__ == "__main__"``, makes for itself is as it casts it.
-    """
-    default: Dtypes = it.program.default_dtype
-    if it.script:
-        return default
+    """The dtypes of weights that are made now: the default dtype, half where the model is run in half."""
+    default = it.program.default_dtype
     if default == dtypes.V_FLOAT32:
         return dtypes.MADE
     return (*default[: dtypes.HALF16], *dtypes.MADE[dtypes.HALF16 :])
