@@ -28,8 +28,8 @@ from precision_lint.dataflow.objects import drives
 from precision_lint.dataflow.parameters import is_outside, unseen, unseen_object
 from precision_lint.dataflow.protocol import Step, hides_steps, note, noted, tells
 from precision_lint.dataflow.renaming import renamed
+from precision_lint.domains import Spread, dtypes
 from precision_lint.domains import assumptions as assume
-from precision_lint.domains import dtypes
 from precision_lint.domains.dtypes import Dtypes
 from precision_lint.domains.joining import facts, join, join_exits, unknown
 from precision_lint.domains.values import (
@@ -46,7 +46,6 @@ from precision_lint.domains.values import (
     Scalar,
     Sequence,
     Special,
-    Spread,
     Symbol,
     Table,
     Tensor,

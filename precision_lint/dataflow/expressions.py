@@ -23,7 +23,7 @@ from precision_lint.dataflow.objects import find_method, is_module, merge_weight
 from precision_lint.dataflow.operators import BINARY, asked, binary, compare, negate, owners_of
 from precision_lint.dataflow.protocol import noted
 from precision_lint.dataflow.tensors import looked_at
-from precision_lint.domains import dtypes
+from precision_lint.domains import Spread, dtypes
 from precision_lint.domains.joining import any_of, join, join_all, unknown
 from precision_lint.domains.values import (
     NONE,
@@ -36,7 +36,6 @@ from precision_lint.domains.values import (
     Scalar,
     Sequence,
     Special,
-    Spread,
     Table,
     Tensor,
     Value,

@@ -7,6 +7,7 @@ from typing import Final
 
 from precision_lint.dataflow import declared, objects, records
 from precision_lint.dataflow.interpreter import Interpreter
+from precision_lint.domains import Spread
 from precision_lint.domains import assumptions as assume
 from precision_lint.domains.joining import join, unknown
 from precision_lint.domains.values import (
@@ -14,7 +15,6 @@ from precision_lint.domains.values import (
     Reference,
     Scalar,
     Sequence,
-    Spread,
     Table,
     Unknown,
     Value,

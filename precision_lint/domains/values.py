@@ -144,12 +144,6 @@ class Symbol:
         )
 
 
-class Spread(list[Any]):
-    """Arguments of which the last stands for itself and for all that follow: ``f(*parts)``."""
-
-    __slots__ = ()
-
-
 class Unknown(Value):
     """An object of an unknown kind."""
 
