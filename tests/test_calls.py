@@ -128,16 +128,64 @@ class Kept:
     def of(scale, gate, size=1):
         return Kept(scale, gate, size)
 
-def product(x, count):
+def product(x, y, count):
     parts = x.half().chunk(count, -1)
-    made = {}(*parts)
-    return made.gate @ torch.ones(4, made.size)
+    made = {}({})
+    return made.{} @ torch.ones(4, made.size){}
 """
 
 
 @pytest.mark.parametrize("made", ["Shift", "Named", "Kept", "Kept.of"])
-def test_parts_of_unknown_number_are_given_to_each_parameter(made: str) -> None:
-    assert found(PARTS.format(made)) == ["MP502 28"]
-    half = PARTS.replace("torch.ones(4, made.size)", "torch.ones(4, made.size).half()")
-    assert found(half.format(made)) == []
-    assert found(PARTS.replace("made.gate @", "made.size @").format(made)) == [], "it has a default"
+@pytest.mark.parametrize(
+    ("given", "part", "cast", "expected"),
+    [
+        ("*parts", "scale", "", ["MP502 28"]),
+        ("*parts", "gate", "", ["MP502 28"]),
+        ("*parts", "gate", ".half()", []),
+        ("*parts", "size", "", []),
+        ("*parts, gate=y.double()", "gate", ".double()", []),
+        ("*parts, y.double()", "scale", "", ["MP502 28"]),
+        ("*parts, y.double()", "gate", ".double()", []),
+        ("y.double(), *parts", "gate", "", ["MP502 28"]),
+        ("y.double(), *parts", "scale", ".double()", []),
+    ],
+)
+def test_parts_of_unknown_number_are_given_to_each_parameter(
+    made: str, given: str, part: str, cast: str, expected: list[str]
+) -> None:
+    assert found(PARTS.format(made, given, part, cast)) == expected
+
+
+THREE = """\
+from dataclasses import dataclass
+
+@dataclass
+class Three:
+    a: torch.Tensor
+    b: torch.Tensor
+    c: torch.Tensor
+
+def three(a, b, c):
+    return Three(a, b, c)
+
+def run(x, y, count):
+    parts = x.half().chunk(count, -1)
+    made = {}({})
+    return made.b @ made.c
+"""
+
+
+@pytest.mark.parametrize("made", ["Three", "three"])
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("*parts", []),
+        ("*parts, y.double()", ["MP502 17"]),
+        ("y.double(), *parts", []),
+        ("*parts, y.double(), c=y.double()", []),
+    ],
+)
+def test_parts_of_unknown_number_leave_room_for_what_is_beside_them(
+    made: str, given: str, expected: list[str]
+) -> None:
+    assert found(THREE.format(made, given)) == expected

@@ -226,30 +226,36 @@ import torch
 def score(x):
     device = {device}
     y = torch.exp(-x.square())
-    return torch.sigmoid(y.to(device))
+    z = y.to(device)
+    share = torch.sigmoid(z)
+    return share, torch.linalg.inv(z)
 """
 
 
 @pytest.mark.parametrize(
-    ("device", "stated", "rows"),
+    ("device", "stated", "rows", "written"),
     [
-        ("'cuda' if torch.cuda.is_available() else 'cpu'", (), []),
-        ("'cuda' if torch.cuda.is_available() else 'cpu'", ("--device", "cpu"), [7, 8]),
-        ("'cpu'", (), [8]),
+        ("'cuda' if torch.cuda.is_available() else 'cpu'", "", [10], [9, 10]),
+        ("'cuda' if torch.cuda.is_available() else 'cpu'", "cuda", [10], [10]),
+        ("'cuda' if torch.cuda.is_available() else 'cpu'", "cpu", [7, 9, 10], [7, 9, 10]),
+        ("'cuda' if torch.cuda.is_available() else 'cpu'", "cuda,cpu", [7, 9, 10], [7, 9, 10]),
+        ("'cpu'", "", [9, 10], [9, 10]),
     ],
 )
 def test_a_stated_mode_is_for_the_gpu_where_the_code_names_both(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
     device: str,
-    stated: tuple[str, ...],
+    stated: str,
     rows: list[int],
+    written: list[int],
 ) -> None:
-    old = ("--torch-version", "1.13")
+    """Written: rows where the code itself makes it half, on the CPU as well."""
+    options = ("--torch-version", "1.13", *(("--device", stated) if stated else ()))
     text = FALLBACK.format(device=device)
-    assert [row for _, row, _ in found(capsys, tmp_path, text, *old, *stated)] == rows
-    written = text.replace("y.to(device)", "y.half().to(device)")
-    assert found(capsys, tmp_path, written, *old, *stated), "it is half on the CPU as well"
+    half = text.replace("y.to(device)", "y.half().to(device)")
+    assert [row for _, row, _ in found(capsys, tmp_path, text, *options)] == rows
+    assert [row for _, row, _ in found(capsys, tmp_path, half, *options)] == written
 
 
 def test_gaps_that_are_left_depend_on_the_device(

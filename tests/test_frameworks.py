@@ -312,6 +312,7 @@ def difference(trainer, weight, loss):
     ("given", "owner", "codes"),
     [
         ("loss", "trainer", ["MP101"]),
+        ("torch.as_tensor(loss)", "trainer", ["MP101"]),
         ("torch.randn_like(out)", "out", []),
         ("torch.ones(3, device=loss.device)", "out", []),
     ],

@@ -1243,13 +1243,18 @@ def frames(path, indices):
     reader = VideoReader(path, num_threads=1)
     first = reader[indices[0]].numpy()
     return first, reader.get_batch(indices).numpy()
+
+
+def scores(path, weight):
+    for row in VideoReader(path, num_threads=1):
+        yield row["ids"] @ weight.bfloat16()
 """
 
 
 @pytest.mark.parametrize(("package", "count"), [("decord", 0), ("networks", 2)])
 def test_what_reads_data_follows_no_mode(package: str, count: int) -> None:
     found = lint_source(READER.format(package=package), precision=["bfloat16"])
-    assert [one.code for one in found] == ["MP506"] * count
+    assert [one.code for one in found] == ["MP506"] * count, "nor is it float32, if it is ids"
 
 
 def test_two_halves_do_not_meet_where_both_may_be_the_same() -> None:

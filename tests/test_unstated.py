@@ -417,7 +417,17 @@ def test_what_a_test_tries_is_possible(tmp_path: Path, name: str, shown: set[str
     assert codes(tmp_path, (AMP,)) == shown
 
 
-def test_where_a_test_runs_a_layer_says_nothing_of_the_project(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "function", "shown"),
+    [
+        ("tests/test_layer.py", "test_layer", set()),
+        ("tests/test_layer.py", "run", {"MP505"}),
+        ("run.py", "test_layer", {"MP505"}),
+    ],
+)
+def test_where_a_test_runs_a_layer_says_nothing_of_the_project(
+    tmp_path: Path, name: str, function: str, shown: set[str]
+) -> None:
     layer = (
         "import torch\nfrom torch import nn\n\n\nclass Layer(nn.Module):\n"
         "    def __init__(self):\n        super().__init__()\n        self.conv = nn.Conv2d(3, 3, 3)\n\n"
@@ -428,12 +438,9 @@ def test_where_a_test_runs_a_layer_says_nothing_of_the_project(tmp_path: Path) -
         "    x = torch.rand(1, 3, 8, 8, device='cpu')\n    net = Layer()\n"
         "    return net(x.to(net.conv.weight.dtype))\n"
     )
-    options: dict[str, Any] = {"precision": ("float16",), "torch_version": "1.13"}
-    projects.write(tmp_path, {"pyproject.toml": "", "layer.py": layer})
-    projects.write(tmp_path, {"tests/test_layer.py": called.format("test_layer")})
-    assert not codes(tmp_path, **options)
-    projects.write(tmp_path, {"run.py": called.format("run")})
-    assert codes(tmp_path, **options) == {"MP505"}
+    files = {"pyproject.toml": "", "layer.py": layer, name: called.format(function)}
+    projects.write(tmp_path, files)
+    assert codes(tmp_path, ("float16",), torch_version="1.13") == shown
 
 
 @pytest.mark.parametrize("name", ["test", "test_step", "latest_sum"])

@@ -164,9 +164,8 @@ CONSTRUCTED: Final[list[Callable[[Interpreter, str, Keywords, ast.AST], None]]] 
 def _made(it: Interpreter, path: str, arguments: Arguments, keywords: Keywords) -> Value:
     """An object of a library's class has what it is given, by keyword or in a dict, as attributes."""
     name = path.rpartition(".")[2]
-    if path.partition(".")[0] in foreign.READERS:
-        return it.unknown(name, dtypes.LOADED, assume.BATCH)
-    made = it.unknown(name, dtypes.V_ANY, assume.CALL)
+    reads = path.partition(".")[0] in foreign.READERS
+    made = it.unknown(name, dtypes.LOADED if reads else dtypes.V_ANY, assume.CALL)
     if not name[:1].isupper():
         return made
     whole = arguments[0] if arguments else None

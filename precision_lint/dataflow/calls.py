@@ -133,13 +133,14 @@ def run(
 def _each(
     function: Function, owner: Value | None, arguments: list[Value], keywords: dict[str, Value]
 ) -> list[Value]:
-    """The arguments, one for each parameter that has to be given where the last stands for all that follow."""
+    """The arguments, one for each parameter that has to be given where one stands for several."""
     if not isinstance(arguments, Spread):
         return arguments
     bound = owner is not None and function.kind != "static"
-    required = function.parameters[: len(function.parameters) - len(function.node.args.defaults)]
-    left = [one for one in required[bound + len(arguments) :] if one.arg not in keywords]
-    return [*arguments, *arguments[-1:] * len(left)]
+    required = function.parameters[
+        bound : len(function.parameters) - len(function.node.args.defaults)
+    ]
+    return arguments.filled(sum(one.arg not in keywords for one in required))
 
 
 def _has_enough(function: Function, outer: Environment | None) -> bool:

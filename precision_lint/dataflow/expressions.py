@@ -464,9 +464,8 @@ def _arguments(it: Interpreter, node: ast.Call) -> tuple[list[Value], dict[str, 
             if isinstance(inner, list):
                 arguments += inner
             else:
-                arguments.append(inner)
-                if argument is node.args[-1]:
-                    arguments = Spread(arguments)
+                arguments = Spread((*arguments, inner))
+                arguments.at = len(arguments) - 1
         else:
             arguments.append(it.expr(argument))
     keywords: dict[str, Value] = {}

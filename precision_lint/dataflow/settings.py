@@ -118,10 +118,10 @@ def filled(
         if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)
     }
     names = next((c.facts[records.ITEMS] for c in line if records.ITEMS in c.facts), list(said))
-    given = {**dict(zip(names, arguments, strict=False)), **keywords}
     if isinstance(arguments, Spread):
-        left = (one for one in names if objects.class_constant(it, cls, one) is None)
-        given = {**dict.fromkeys(left, arguments[-1]), **given}
+        constants = (objects.class_constant(it, cls, one) for one in names if one not in keywords)
+        arguments = arguments.filled(sum(one is None for one in constants))
+    given = {**dict(zip(names, arguments, strict=False)), **keywords}
     result.attributes.update({name: given[name] for name in names if name in given})
     if not objects.is_module(it, cls) and any(
         isinstance(c, str) for c in objects.ancestry(it, cls)

@@ -351,8 +351,9 @@ def _is_gradient(loss: Value) -> bool:
     """Whether a tensor is no loss: it is more than one number, or nothing computed it (``randn_like(y)``)."""
     if not isinstance(loss, Tensor):
         return False
-    drawn = creation(loss.op) is not None
-    return drawn or loss.rank > 0 or loss.rank == SOME_RANK or loss.op == "index_put"
+    made = creation(loss.op)
+    filled = made is not None and made.kind != "data"
+    return filled or loss.rank > 0 or loss.rank == SOME_RANK or loss.op == "index_put"
 
 
 def backward_with(it: Interpreter, owner: Unknown, loss: Value, node: ast.Call) -> None:

@@ -4,9 +4,14 @@ from typing import Any
 
 
 class Spread(list[Any]):
-    """Arguments of which the last stands for itself and for all that follow: ``f(*parts)``.
+    """Arguments of which one stands for as many as there have to be: ``f(x, *parts, y)``.
 
-    It is defined here since mypyc, which leaves this file out, compiles no subclass of ``list``.
+    at: its index.  The class is here since mypyc, which leaves this file out, compiles no subclass of ``list``.
     """
 
-    __slots__ = ()
+    at: int = 0
+
+    def filled(self, count: int) -> list[Any]:
+        """So many arguments, or as many as there are."""
+        more = max(count - len(self), 0)
+        return [*self[: self.at], *self[self.at : self.at + 1] * more, *self[self.at :]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from precision_lint.dataflow import devices
 from precision_lint.dataflow.graph import peel
@@ -26,6 +26,15 @@ from precision_lint.events import Place
 from precision_lint.hazards.places import operand_node
 
 
+class Device(NamedTuple):
+    """Where an operation runs: whether the code or the user says so, and what it takes in modes that the code
+    does not write."""
+
+    name: str
+    shown: bool
+    assumed: int = 0
+
+
 @hazard("*")
 def missing_kernel(it: Interpreter, applied: Applied) -> None:
     """An operation on a dtype that the device has no kernel for."""
@@ -33,30 +42,33 @@ def missing_kernel(it: Interpreter, applied: Applied) -> None:
     late = operation.since and it.program.torch is not None
     if not (operation.missing or late) or it.caught:
         return
-    for device, shown in _devices(it, applied):
-        if operation.missing.get(device) and _report(it, applied, device, shown, ()):
+    for device in _devices(it, applied):
+        if operation.missing.get(device.name) and _report(it, applied, device, ()):
             return
-        if shown:
-            for (where, dtype), release in operation.since.items():
-                if where == device and _is_older(it, release):
-                    _report(it, applied, device, shown, release, dtype)
+        if device.shown:
+            for (name, dtype), release in operation.since.items():
+                if name == device.name and _is_older(it, release):
+                    _report(it, applied, device, release, dtype)
 
 
-def _devices(it: Interpreter, applied: Applied) -> Iterator[tuple[str, bool]]:
-    """Where an operation runs, and whether the code or the user says so."""
+def _devices(it: Interpreter, applied: Applied) -> Iterator[Device]:
+    """Where an operation runs; in a mode that is stated, on the GPU if the code picks one of both."""
     tensors = [t for i in applied.seen if (t := applied.tensor(i)) is not None]
     found = devices.of_all(tensors)
     stated = it.program.devices
     if it.region.explicit and it.region.device in applied.operation.missing:
-        yield it.region.device, True
+        yield Device(it.region.device, True)
     elif found & ON_CPU:
-        yield "cpu", True
+        either = found & ON_OTHER
+        for one in (stated or ("cuda", "cpu")) if either else ("cpu",):
+            doubt = one == "cpu" and either and not stated
+            yield Device(one, True, assume.ON_CPU if doubt else 0)
     elif stated:
-        yield from ((one, True) for one in stated if one != "cpu" or not found)
+        yield from (Device(one, True) for one in stated if one != "cpu" or not found)
     else:
-        yield "cuda", True
+        yield Device("cuda", True)
         late = bool(applied.operation.since) and it.program.torch is not None
-        yield "cpu", late and not found and devices.upcasts_on_cpu(it.module)
+        yield Device("cpu", late and not found and devices.upcasts_on_cpu(it.module))
 
 
 def _is_older(it: Interpreter, release: tuple[int, ...]) -> bool:
@@ -68,8 +80,7 @@ def _is_older(it: Interpreter, release: tuple[int, ...]) -> bool:
 def _report(
     it: Interpreter,
     applied: Applied,
-    device: str,
-    shown: bool,
+    device: Device,
     release: tuple[int, ...],
     lacking: int = 0,
 ) -> bool:
@@ -77,10 +88,10 @@ def _report(
 
     release: that brought the kernel.
     """
-    lacking = lacking or applied.operation.missing[device]
+    lacking = lacking or applied.operation.missing[device.name]
     modes, found = _modes(applied, lacking)
-    cuda = device == "cuda" or not shown
-    if device == "cuda" and _draws_by_argmax(applied):
+    cuda = device.name == "cuda" or not device.shown
+    if device.name == "cuda" and _draws_by_argmax(applied):
         return False
     if modes and cuda and _power_of_two(applied):
         modes, found = _modes(applied, lacking & BFLOAT16)
@@ -98,9 +109,10 @@ def _report(
         return False
     matrix = applied.name.startswith("linalg.") or applied.name in ("logdet", "svd", "lu")
     kind = "missing-decomposition" if matrix else "missing-kernel"
-    for some, assumed in _where(it, device, tensors, modes):
+    written = modes & 1 << dtypes.CODE if device.assumed else modes
+    for some, assumed in ((written, 0), (modes & ~written, device.assumed)):
         it.emit(
-            kind if shown else "missing-kernel-elsewhere",
+            kind if device.shown else "missing-kernel-elsewhere",
             applied.node,
             some,
             assumptions | assumed,
@@ -108,26 +120,17 @@ def _report(
             operation=applied.name,
             dtype=dtypes.NAMES[FLOAT16 if found & FLOAT16 else BFLOAT16],
             operands=_places(it, applied, operands),
-            device=device,
+            device=device.name,
             release=".".join(map(str, release)),
         )
-    if shown and device != "cpu":  # what raises gives nothing that a hazard could come of
+    if (
+        device.shown and device.name != "cpu"
+    ):  # what raises gives nothing that a hazard could come of
         applied.result.dtypes = tuple(
             dtypes.ANY if modes >> mode & 1 and one & LOW else one
             for mode, one in enumerate(applied.result.dtypes)
         )
     return True
-
-
-def _where(
-    it: Interpreter, device: str, tensors: list[Tensor], modes: int
-) -> tuple[tuple[int, int], ...]:
-    """Modes, and what they take: one that is stated, or assumed, is for the GPU if there are both."""
-    both = device == "cpu" and devices.of_all(tensors) & ON_OTHER
-    if not both or "cpu" in it.program.devices:
-        return ((modes, 0),)
-    written = modes & 1 << dtypes.CODE
-    return (written, 0), (modes & ~written, assume.ON_CPU)
 
 
 OF_LOG_PROBABILITIES: Final = ("ctc_loss", "nll_loss")

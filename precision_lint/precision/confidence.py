@@ -295,18 +295,16 @@ def _is_cast(variant: Variant, mode: int, force: Force) -> bool:
 
 
 def _is_tried(event: Event) -> bool:
-    """Whether a test does it, which tries what it asserts: a test that broke would not pass.
+    """Whether a test does it, which tries what it asserts: a test that broke would not pass."""
+    return _is_test(event.place.path, event.function) and event.kind not in CALLED_WRONGLY
 
-    ``test(model, loader)`` evaluates a model, also in a file that is called as tests are.
-    """
-    parts = event.function.split(".")
+
+def _is_test(path: str, function: str) -> bool:
+    """Whether a function is a test: ``test(model, loader)`` evaluates a model, also in a file that is called
+    as tests are."""
+    parts = function.split(".")
     test = parts[-1] not in ENTRIES and any(one.startswith(("test_", "Test")) for one in parts)
-    return test and is_test(event.place.path) and event.kind not in CALLED_WRONGLY
-
-
-def _by_test(event: Event, variant: Variant) -> bool:
-    """Whether a test calls it, which says nothing of how the project is run: on which device, with what."""
-    return variant.script and is_test(variant.root[0]) and not is_test(event.place.path)
+    return test and is_test(path)
 
 
 def _is_plain_mismatch(event: Event) -> bool:
@@ -390,7 +388,8 @@ def _in_mode(
         _is_cast(variant, mode, force) or _runs_it(event, mode, strength, variant, force)
     )
     if runs:
-        tried = (_is_tried(event) or _by_test(event, variant)) and not variant.regions
+        # what a test runs says nothing of how the project is run: on which device, with what
+        tried = _is_test(*variant.root) and not variant.regions
         rare = tried or _is_rare(event, mode, variant, assumptions, force)
         return (Confidence.POSSIBLE if strange or rare else Confidence.LIKELY), sign
     unstated = force.stated and strength is None

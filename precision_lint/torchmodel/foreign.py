@@ -153,10 +153,7 @@ ARRAYS: Final = frozenset({
     "tensorflow_model_optimization", "tifffile", "trimesh", "xarray", "zarr",
 })  # fmt: skip
 """Packages whose functions and objects give arrays, or tensors of their own, never torch's."""
-READERS: Final = frozenset({
-    "av", "datasets", "decord", "eva_decord", "lmdb", "pycocotools", "sentencepiece", "tfrecord", "tiktoken",
-    "tokenizers", "torchcodec", "webdataset",
-})  # fmt: skip
+READERS: Final = frozenset({"av", "datasets", "decord", "eva_decord", "torchcodec", "webdataset"})
 """Packages that read data: what their objects give may be torch's tensors, which no mode makes half."""
 TQDM: Final = tuple([
     f"tqdm.{module}"
